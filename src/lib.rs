@@ -1,13 +1,22 @@
 //! syncline: stream synchronization.
 pub mod broker;
 pub mod checkpoint;
+pub mod codec;
+pub mod commit;
+pub mod control;
 pub mod dataflow;
 pub mod epoch;
 pub mod error;
+pub mod job;
 pub mod ledger;
 pub mod message;
+pub mod observe;
+pub mod pacing;
+pub mod reader;
+pub mod retry;
 pub mod sink;
 pub mod source;
 pub mod split_time;
 pub mod sync;
 pub use error::{Error, ErrorKind, Result};
+pub use job::Job;

@@ -77,7 +77,7 @@ pub struct Message {
     pub value: Option<Bytes>,
     /// When the message was made, in milliseconds since the Unix epoch, as the broker says.
     pub timestamp: Option<u64>,
-    /// When the job took the message, on the job's clock (see [`crate::split_time`]), in milliseconds. Adapters leave it 0.
+    /// When the reader gave it, in milliseconds since the Unix epoch on the wall clock. The reader thread sets it.
     pub arrival: u64,
     /// The headers.
     pub headers: Headers,

@@ -36,8 +36,8 @@ pub struct Frame {
     pub upper: Epoch,
     /// The job's clock at the end of the range, in milliseconds since the Unix epoch.
     pub clock: u64,
-    /// The next offset of every split of this worker, at `upper`.
-    pub offsets: Offsets,
+    /// The next offset of every split of this worker at `upper`, by source in the order of the job's inputs.
+    pub offsets: Vec<Offsets>,
     /// What the sinks' writers gave to be published later, in the order of the sinks.
     pub prepared: Vec<Vec<u8>>,
     /// Everything below this epoch was published when the frame was written.

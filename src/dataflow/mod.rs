@@ -1,8 +1,23 @@
 //! Everything that is timely: how messages enter a dataflow at their epochs, how time passes in it, how results leave it.
+//!
+//! A [`Flow`] is what a program sees of it: streams of its inputs, the job's clock, and where to send results.
+
+mod clock;
+mod driver;
+mod flow;
+mod input;
+mod output;
+mod progress;
+
+use std::cell::Cell;
 
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Message, Offset, Reason, SplitId};
+
+pub use flow::{Flow, Input};
+pub(crate) use flow::{JobContext, run_worker};
+pub use input::Data;
 
 /// A record as it enters a dataflow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -40,3 +55,28 @@ pub struct Tick {
     /// Every input of every worker has ended: nothing will come after this epoch.
     pub end: bool,
 }
+
+/// What was read in an epoch on one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Read {
+    /// Messages, refused ones too.
+    pub messages: u64,
+    /// Messages that were refused, by [`Reason`].
+    pub refused: [u64; Reason::ALL.len()],
+}
+
+/// What an operator with state tells the loop of its worker.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    /// It has deadlines ahead: epochs must be closed even if nothing is read.
+    pub waits_for_time: Cell<bool>,
+    /// About how many bytes its state takes.
+    pub bytes: Cell<usize>,
+    /// How many keys its state has.
+    pub keys: Cell<usize>,
+    /// How many records it holds that are not done.
+    pub pending: Cell<usize>,
+}
+
+/// Why a capability has a time.
+pub(crate) const TIMED: &str = "a message that holds data has a time";

@@ -1,0 +1,83 @@
+//! Stopping a running job, and what its threads have in common: the first failure, and how to wake its workers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Error;
+
+/// Wakes whoever waits.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+#[derive(Default)]
+struct Inner {
+    stop: AtomicBool,
+    failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    wakes: Mutex<Vec<Wake>>,
+}
+
+/// A handle to a running job, shared by all its threads in this process.
+#[derive(Clone, Default)]
+pub struct Control(Arc<Inner>);
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("stopping", &self.is_stopping()).field("failed", &self.has_failed()).finish()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Control {
+    /// The handle of a job that is not running yet.
+    pub fn new() -> Self {
+        Control::default()
+    }
+
+    /// Asks the job, in all its processes, to stop reading, to publish and commit what was read, and to end.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Ends the job with this error, unless another one came first.
+    pub fn fail(&self, error: Error) {
+        tracing::error!(kind = %error.kind(), error = %error.report(), "job failed");
+        lock(&self.0.failure).get_or_insert(error);
+        self.0.failed.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Whether the job was asked to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.0.stop.load(Ordering::SeqCst)
+    }
+
+    /// Whether something went wrong for good.
+    pub fn has_failed(&self) -> bool {
+        self.0.failed.load(Ordering::SeqCst)
+    }
+
+    /// Whether threads should go on.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.is_stopping() && !self.has_failed()
+    }
+
+    /// Takes the first failure.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        lock(&self.0.failure).take()
+    }
+
+    /// Registers somebody to be woken by a stop or a failure.
+    pub(crate) fn on_wake(&self, wake: Wake) {
+        lock(&self.0.wakes).push(wake);
+    }
+
+    fn wake(&self) {
+        for wake in lock(&self.0.wakes).iter() {
+            wake();
+        }
+    }
+}

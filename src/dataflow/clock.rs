@@ -1,0 +1,141 @@
+//! The job's clock in the dataflow: every worker reports its split times when it closes an epoch, everybody hears every report,
+//! and so everybody computes the same time for the epoch.
+//!
+//! The same broadcast carries the epochs themselves: whoever hears that an epoch was closed closes its own up to it.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use timely::dataflow::Stream;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::operators::vec::Broadcast;
+
+use crate::dataflow::{TIMED, Tick};
+use crate::epoch::Epoch;
+use crate::message::Reason;
+
+/// What a worker says of itself when it closes an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Which worker.
+    pub worker: usize,
+    /// The epoch it opens next.
+    pub opens: Epoch,
+    /// The smallest time of its splits that count, if any does.
+    pub time: Option<u64>,
+    /// It will not report again: its inputs have ended.
+    pub ended: bool,
+    /// It will not report again: it was told to stop, and tells the others.
+    pub stop: bool,
+    /// It will not report again: something has failed.
+    pub failed: bool,
+    /// Something was read in the epoch.
+    pub dirty: bool,
+    /// Messages that were read in the epoch, refused ones too.
+    pub records: u64,
+    /// Messages that were refused in the epoch, by reason.
+    pub refused: [u64; Reason::ALL.len()],
+    /// Records of the epoch whose timestamps were too far ahead to be believed.
+    pub ahead: u64,
+}
+
+impl Report {
+    /// A split is no further than this.
+    pub fn hold(&mut self, time: u64) {
+        self.time = Some(self.time.map_or(time, |other| other.min(time)));
+    }
+}
+
+/// What a worker has heard of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// The highest epoch that somebody closed.
+    pub closed: Cell<Epoch>,
+    /// The highest epoch that somebody opened.
+    pub opened: Cell<Epoch>,
+    /// Somebody was told to stop.
+    pub stop: Cell<bool>,
+    /// Some worker has failed.
+    pub failed: Cell<bool>,
+    /// The job's clock at the last finished epoch.
+    pub time: Cell<u64>,
+}
+
+/// What is known about the time of all workers, as of an epoch.
+struct Times {
+    /// By worker: `None` before its first report, so that it holds the clock.
+    workers: Vec<Option<Report>>,
+    now: u64,
+}
+
+impl Times {
+    fn update(&mut self, reports: Vec<Report>) -> Tick {
+        for report in reports {
+            let worker = report.worker;
+            self.workers[worker] = Some(report);
+        }
+        let known: Option<Vec<&Report>> = self.workers.iter().map(Option::as_ref).collect();
+        if let Some(reports) = &known {
+            let live = reports.iter().filter(|report| !report.ended);
+            if let Some(time) = live.filter_map(|report| report.time).min() {
+                self.now = self.now.max(time);
+            }
+        }
+        let end = known.is_some_and(|reports| reports.iter().all(|report| report.ended));
+        Tick { time: self.now, end }
+    }
+}
+
+/// Computes the clock of every epoch that somebody closed.
+pub(crate) fn clock<'s>(reports: Stream<'s, Epoch, Vec<Report>>, heard: Rc<Heard>) -> Stream<'s, Epoch, Vec<Tick>> {
+    let peers = reports.scope().peers();
+    reports.broadcast().unary_frontier(Pipeline, "Clock", move |_capability, _info| {
+        let mut times = Times { workers: vec![None; peers], now: 0 };
+        let mut waiting: BTreeMap<Epoch, (Capability<Epoch>, Vec<Report>)> = BTreeMap::new();
+        move |(input, frontier), output| {
+            input.for_each(|capability, reports| {
+                let epoch = *capability.least().expect(TIMED);
+                for report in reports.iter() {
+                    heard.closed.set(heard.closed.get().max(epoch));
+                    heard.opened.set(heard.opened.get().max(report.opens));
+                    heard.stop.set(heard.stop.get() || report.stop);
+                    heard.failed.set(heard.failed.get() || report.failed);
+                }
+                let entry = waiting.entry(epoch);
+                entry.or_insert_with(|| (capability.retain_least(0).expect(TIMED), vec![])).1.append(reports);
+            });
+            while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.key())) {
+                let (capability, reports) = entry.remove();
+                let tick = times.update(reports);
+                heard.time.set(tick.time);
+                output.session(&capability).give(tick);
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(worker: usize, time: Option<u64>, ended: bool) -> Report {
+        Report { worker, time, ended, ..Report::default() }
+    }
+
+    #[test]
+    fn the_clock_is_the_minimum_and_never_goes_back() {
+        let mut times = Times { workers: vec![None; 3], now: 0 };
+        let mut tick = |reports| times.update(reports);
+        assert_eq!(tick(vec![report(0, Some(50), false)]), Tick { time: 0, end: false });
+        assert_eq!(tick(vec![report(1, None, false), report(2, Some(40), false)]), Tick { time: 40, end: false });
+        assert_eq!(tick(vec![report(2, Some(30), false)]).time, 40); // found late: it holds, it does not turn back
+        assert_eq!(tick(vec![report(2, Some(60), false)]).time, 50);
+        assert_eq!(tick(vec![report(0, Some(50), true)]).time, 60); // an ended worker counts no more
+        assert_eq!(tick(vec![report(2, None, false)]).time, 60); // nobody counts: time stands
+        assert_eq!(tick(vec![report(1, None, true), report(2, None, true)]), Tick { time: 60, end: true });
+    }
+}

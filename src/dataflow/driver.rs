@@ -1,0 +1,250 @@
+//! The loop of a worker: takes what the readers have sent, closes epochs, follows the bound, ends.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use timely::dataflow::ProbeHandle;
+use timely::worker::Worker;
+
+use crate::control::Control;
+use crate::dataflow::clock::{Heard, Report};
+use crate::dataflow::input::{Handle, Taken};
+use crate::dataflow::output::WriterThread;
+use crate::dataflow::progress::{SharedIntakes, Watch};
+use crate::dataflow::{Gauges, Rejected};
+use crate::epoch::{Clock, Epoch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::Status;
+use crate::pacing::{Decision, Pacer, Pacing};
+use crate::split_time::Now;
+
+/// How long the end of a job waits for the last commits.
+const LAST_COMMIT: Duration = Duration::from_secs(5);
+
+/// How often a worker that has failed steps on, so that the others hear of it.
+const FAREWELL_STEPS: usize = 20;
+
+/// Why a worker reports for the last time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Its inputs have ended.
+    Inputs,
+    /// The job is to stop.
+    Stop,
+    /// Something has failed.
+    Failed,
+}
+
+/// The driver of one worker.
+pub(crate) struct Driver {
+    pub worker: usize,
+    pub clock: Arc<dyn Clock>,
+    pub control: Control,
+    pub pacer: Pacer,
+    pub pacing: Pacing,
+    pub max_state_bytes: Option<usize>,
+    /// The open epoch.
+    pub epoch: Epoch,
+    pub intakes: SharedIntakes,
+    /// Inputs of the dataflow; `None` once this worker will report no more.
+    pub inputs: Option<(Handle<Report>, Handle<Rejected>)>,
+    pub heard: Rc<Heard>,
+    /// What is complete in the dataflow, on all workers.
+    pub complete: ProbeHandle<Epoch>,
+    pub watch: Watch,
+    /// Holds commits back where nothing is stored: the oldest epoch whose records still wait, on all workers.
+    pub waiting: Vec<ProbeHandle<Epoch>>,
+    pub writers: Vec<Rc<WriterThread>>,
+    pub writers_ready: usize,
+    pub gauges: Vec<Rc<Gauges>>,
+    /// Everything below it was retired.
+    pub bound: Epoch,
+    pub last_durable: Cell<Option<Epoch>>,
+    pub status: Arc<Status>,
+}
+
+/// The first element of a probe's frontier; the end of time if it is empty.
+fn frontier(probe: &ProbeHandle<Epoch>) -> Epoch {
+    probe.with_frontier(|frontier| frontier.first().copied().unwrap_or(Epoch::MAX))
+}
+
+impl Driver {
+    /// Runs until everything is published and committed, or something has failed.
+    pub fn run(mut self, worker: &mut Worker) {
+        while !self.control.has_failed() {
+            match self.poll() {
+                Ok(Some(wait)) => {
+                    worker.step_or_park(wait.map(|wait| self.clock.patience(wait)));
+                }
+                Ok(None) => break,
+                Err(error) => self.control.fail(error),
+            }
+        }
+        if self.control.has_failed() && self.inputs.is_some() {
+            self.end(End::Failed);
+            for _ in 0..FAREWELL_STEPS {
+                worker.step_or_park(Some(Duration::from_millis(1)));
+            }
+        }
+        for dataflow in worker.installed_dataflows() {
+            worker.drop_dataflow(dataflow); // lets go of everything the operators hold
+        }
+        if !self.control.has_failed() {
+            self.finish();
+        }
+    }
+
+    /// Ends the threads.
+    fn finish(self) {
+        for writer in self.writers {
+            if let Ok(writer) = Rc::try_unwrap(writer) {
+                writer.finish();
+            }
+        }
+        for intake in self.intakes.take() {
+            if !intake.finish(LAST_COMMIT) {
+                tracing::warn!("the last commit is not confirmed; the next start may read a little again");
+            }
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { wall: self.clock.wall(), monotonic: self.clock.monotonic() }
+    }
+
+    /// Does what can be done now; says how long to wait for more, or `None` if all is done.
+    fn poll(&mut self) -> Result<Option<Option<Duration>>> {
+        self.follow();
+        if self.heard.failed.get() {
+            return Err(Error::new(ErrorKind::Cluster, "a worker of the job has failed; its process says why"));
+        }
+        if self.inputs.is_none() {
+            let done = self.complete.done() && self.watch.published.done();
+            return Ok((!done).then_some(None));
+        }
+        if self.control.is_stopping() || self.heard.stop.get() {
+            self.end(End::Stop);
+            return Ok(Some(Some(Duration::ZERO)));
+        }
+        if self.heard.closed.get() >= self.epoch {
+            self.close();
+        }
+        let stalled = self.is_stalled()?;
+        while !stalled && !self.pacer.is_full() && self.take() {}
+        if !stalled && self.intakes.borrow().iter().all(|intake| intake.has_ended()) {
+            self.end(End::Inputs);
+            return Ok(Some(Some(Duration::ZERO)));
+        }
+        let waits_for_time = self.gauges.iter().any(|gauges| gauges.waits_for_time.get());
+        match self.pacer.decide(self.clock.monotonic(), waits_for_time) {
+            Decision::Close => {
+                self.close();
+                Ok(Some(Some(Duration::ZERO)))
+            }
+            Decision::Wait(wait) => Ok(Some(wait)),
+        }
+    }
+
+    /// Takes one batch of every input; says whether there was any.
+    fn take(&mut self) -> bool {
+        let Some((_, rejected)) = &mut self.inputs else { return false };
+        let mut any = false;
+        for intake in self.intakes.borrow_mut().iter_mut() {
+            if let Taken::Some(records, bytes) = intake.take(self.epoch, rejected) {
+                self.pacer.add(records, bytes);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Whether nothing may be read now: too much waits to be published, or too much is remembered.
+    fn is_stalled(&mut self) -> Result<bool> {
+        if self.writers_ready < self.writers.len() {
+            self.writers_ready += self.writers.iter().filter(|writer| writer.poll_ready()).count();
+            if self.writers_ready < self.writers.len() {
+                return Ok(true);
+            }
+        }
+        let undurable: usize = self.writers.iter().map(|writer| writer.undurable_bytes()).sum();
+        let state: usize = self.gauges.iter().map(|gauges| gauges.bytes.get()).sum();
+        match self.max_state_bytes {
+            Some(most) if state > most => {
+                if self.pacer.num_in_flight() == 0 && self.pacer.is_empty() {
+                    let text = format!(
+                        "worker {} remembers {state} bytes of records that wait for their other sides, more than \
+                         --max_state {most}: give more memory or workers, or a shorter window",
+                        self.worker
+                    );
+                    return Err(Error::new(ErrorKind::Limit, text));
+                }
+                Ok(true)
+            }
+            _ => Ok(undurable > self.pacing.max_undurable_bytes),
+        }
+    }
+
+    /// Closes the open epoch and opens the next.
+    fn close(&mut self) {
+        let (epoch, next) = (self.epoch, self.next_epoch());
+        self.report(Report::default(), next);
+        if let Some((reports, rejected)) = &mut self.inputs {
+            reports.advance_to(next);
+            rejected.advance_to(next);
+        }
+        for intake in self.intakes.borrow_mut().iter_mut() {
+            intake.advance_to(next);
+        }
+        self.pacer.close(epoch, self.clock.monotonic());
+        self.epoch = next;
+    }
+
+    fn next_epoch(&self) -> Epoch {
+        self.clock.wall().max(self.epoch + 1).max(self.heard.opened.get()).max(self.heard.closed.get() + 1)
+    }
+
+    fn report(&mut self, mut report: Report, next: Epoch) {
+        let now = self.now();
+        for intake in self.intakes.borrow_mut().iter_mut() {
+            intake.close(self.epoch, now, &mut report);
+        }
+        report.worker = self.worker;
+        report.opens = next;
+        self.status.read(report.records, &report.refused, report.ahead);
+        if let Some((reports, _)) = &mut self.inputs {
+            reports.send(report);
+        }
+    }
+
+    /// Closes the last epoch: the inputs have ended, or the job is told to stop.
+    fn end(&mut self, end: End) {
+        let next = self.next_epoch();
+        let (ended, stop, failed) = (end == End::Inputs, end == End::Stop, end == End::Failed);
+        self.report(Report { ended, stop, failed, ..Report::default() }, next);
+        self.pacer.close(self.epoch, self.clock.monotonic());
+        self.inputs = None;
+        for intake in self.intakes.borrow_mut().iter_mut() {
+            intake.close_input();
+        }
+    }
+
+    /// Follows the frontiers that come back.
+    fn follow(&mut self) {
+        self.pacer.finish(frontier(&self.complete));
+        let durable = frontier(&self.watch.durable);
+        if self.last_durable.replace(Some(durable)) != Some(durable) {
+            self.watch.ranges.activate();
+        }
+        let waiting = self.waiting.iter().map(frontier).min().unwrap_or(Epoch::MAX);
+        let bound = frontier(&self.watch.published).min(waiting);
+        if bound > self.bound {
+            self.bound = bound;
+            for intake in self.intakes.borrow_mut().iter_mut() {
+                intake.retire(bound);
+            }
+            self.status.follow(self.heard.time.get(), bound);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! A dataflow under construction, and the worker that runs it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use timely::Container;
+use timely::dataflow::operators::vec::{Filter, Map};
+use timely::dataflow::operators::{Concat, Input as _, Probe};
+use timely::dataflow::{ProbeHandle, Scope, Stream};
+use timely::scheduling::SyncActivator;
+use timely::worker::Worker;
+
+use crate::checkpoint::Store;
+use crate::codec::NewCodec;
+use crate::control::{Control, Wake};
+use crate::dataflow::clock::{Heard, Report, clock};
+use crate::dataflow::driver::Driver;
+use crate::dataflow::input::{Data, TypedIntake};
+use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
+use crate::dataflow::progress::{SharedIntakes, Stages, StoreThread, stages};
+use crate::dataflow::{Arrived, Gauges, Read, Rejected, Tick};
+use crate::epoch::{Clock, Epoch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::Status;
+use crate::pacing::{Pacer, Pacing};
+use crate::reader::{OnBad, ReaderSpec, Until};
+use crate::retry::RetryPolicy;
+use crate::sink::{NewSink, OutputRecord, Slot, WriterContext};
+use crate::source::{NewSource, Position};
+use crate::split_time::TimeMode;
+
+/// An input of a job: a source, how its messages are decoded, where it begins and ends.
+#[derive(Clone)]
+pub struct Input<T> {
+    name: String,
+    new_source: NewSource,
+    new_codec: NewCodec<T>,
+    start: Position,
+    until: Until,
+    on_bad: OnBad,
+    on_null: OnBad,
+}
+
+impl<T> std::fmt::Debug for Input<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Input")
+            .field("name", &self.name)
+            .field("start", &self.start)
+            .field("until", &self.until)
+            .finish()
+    }
+}
+
+impl<T> Input<T> {
+    /// An input that starts where it was committed, else at the earliest message, is followed for ever, and ends the job at the
+    /// first message that the codec refuses. The name is for people.
+    pub fn new(name: impl Into<String>, source: NewSource, codec: NewCodec<T>) -> Self {
+        Input {
+            name: name.into(),
+            new_source: source,
+            new_codec: codec,
+            start: Position::Committed,
+            until: Until::Never,
+            on_bad: OnBad::Fail,
+            on_null: OnBad::Skip,
+        }
+    }
+
+    /// Starts somewhere else.
+    #[must_use]
+    pub fn start(mut self, start: Position) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Ends somewhere.
+    #[must_use]
+    pub fn until(mut self, until: Until) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// What becomes of messages that the codec refuses.
+    #[must_use]
+    pub fn on_bad(mut self, on_bad: OnBad) -> Self {
+        self.on_bad = on_bad;
+        self
+    }
+
+    /// What becomes of tombstones that the codec refuses.
+    #[must_use]
+    pub fn on_null(mut self, on_null: OnBad) -> Self {
+        self.on_null = on_null;
+        self
+    }
+}
+
+/// What all workers of a process share.
+pub(crate) struct JobContext {
+    pub clock: Arc<dyn Clock>,
+    pub control: Control,
+    pub status: Arc<Status>,
+    pub pacing: Pacing,
+    pub mode: TimeMode,
+    pub max_ahead: Duration,
+    pub max_state_bytes: Option<usize>,
+    pub retry: RetryPolicy,
+    pub new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>,
+    pub name: String,
+}
+
+/// A dataflow under construction on one worker.
+pub struct Flow<'s> {
+    context: Arc<JobContext>,
+    scope: Scope<'s, Epoch>,
+    wake: LateWake,
+    intakes: SharedIntakes,
+    rejected: Stream<'s, Epoch, Vec<Rejected>>,
+    reports: Stream<'s, Epoch, Vec<Report>>,
+    ticks: Stream<'s, Epoch, Vec<Tick>>,
+    marks: Vec<Stream<'s, Epoch, Vec<()>>>,
+    writers: Vec<Rc<WriterThread>>,
+    waiting: Vec<ProbeHandle<Epoch>>,
+    gauges: Vec<Rc<Gauges>>,
+    store: Box<dyn Store>,
+    run: crate::sink::RunNumber,
+}
+
+impl std::fmt::Debug for Flow<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flow").field("worker", &self.scope.index()).field("workers", &self.scope.peers()).finish()
+    }
+}
+
+impl<'s> Flow<'s> {
+    /// The scope, to build operators in.
+    pub fn scope(&self) -> Scope<'s, Epoch> {
+        self.scope
+    }
+
+    /// The records of an input, those of the splits that this worker reads. Every call reads the input once more.
+    pub fn read<T: Data>(&mut self, input: &Input<T>) -> Result<Stream<'s, Epoch, Vec<Arrived<T>>>> {
+        let (handle, stream) = self.scope.new_input::<Vec<Arrived<T>>>();
+        let context = &self.context;
+        let index = self.intakes.borrow().len();
+        let reader = ReaderSpec {
+            name: input.name.clone(),
+            new_source: Arc::clone(&input.new_source),
+            new_codec: Arc::clone(&input.new_codec),
+            start: input.start.clone(),
+            until: input.until,
+            on_bad: input.on_bad,
+            on_null: input.on_null,
+            retry: context.retry,
+            ordinal: index,
+            worker: self.scope.index(),
+            peers: self.scope.peers(),
+            clock: Arc::clone(&context.clock),
+            control: context.control.clone(),
+            wake: self.wake.wake(),
+        };
+        let reader = reader.spawn()?;
+        let intake = TypedIntake::new(
+            input.name.clone(),
+            index,
+            reader,
+            handle,
+            context.mode,
+            context.max_ahead,
+            input.on_bad,
+            input.on_null,
+        );
+        self.intakes.borrow_mut().push(Box::new(intake));
+        Ok(stream)
+    }
+
+    /// The messages that codecs refused and that are to be dead letters, of all inputs of this worker.
+    pub fn rejected(&self) -> Stream<'s, Epoch, Vec<Rejected>> {
+        self.rejected.clone()
+    }
+
+    /// The job's clock: a tick in every epoch that somebody closed.
+    pub fn clock(&self) -> Stream<'s, Epoch, Vec<Tick>> {
+        self.ticks.clone()
+    }
+
+    /// What was read on this worker, by epoch.
+    pub fn reads(&self) -> Stream<'s, Epoch, Vec<Read>> {
+        self.reports.clone().map(|report| Read { messages: report.records, refused: report.refused })
+    }
+
+    /// Writes outputs of this worker to a sink, each under its name. One writer carries them all.
+    pub fn write(
+        &mut self,
+        sink: &NewSink,
+        outputs: Vec<(String, Stream<'s, Epoch, Vec<OutputRecord>>)>,
+    ) -> Result<()> {
+        let (entities, streams) = outputs.into_iter().unzip();
+        let slot = Slot(self.scope.index());
+        let spec = WriterSpec {
+            new_sink: Arc::clone(sink),
+            context: WriterContext { slot, run: self.run, entities, outbox: self.store.keeps() },
+            retry: self.context.retry,
+            clock: Arc::clone(&self.context.clock),
+            control: self.context.control.clone(),
+        };
+        let name = format!("write-{}-{}", self.writers.len(), slot.0);
+        let writer = Rc::new(WriterThread::spawn(spec, name, self.wake.wake())?);
+        self.writers.push(Rc::clone(&writer));
+        self.marks.push(write(streams, writer, self.scope));
+        Ok(())
+    }
+
+    /// Counts an epoch as done only when this stream is past it: for results that go elsewhere than to a sink.
+    pub fn complete<C: Container + Clone + 'static>(&mut self, stream: Stream<'s, Epoch, C>) {
+        self.marks.push(completion(stream));
+    }
+
+    /// Holds commits back at the frontier of this stream while nothing is stored: records wait that would be lost.
+    pub fn hold_commits<C: Container + Clone + 'static>(&mut self, stream: Stream<'s, Epoch, C>) {
+        let probe = ProbeHandle::new();
+        completion(stream).probe_with(&probe);
+        if !self.store.keeps() {
+            self.waiting.push(probe);
+        }
+    }
+
+    /// Makes the worker look at what an operator tells.
+    pub fn watch(&mut self, gauges: Rc<Gauges>) {
+        self.gauges.push(gauges);
+    }
+
+    /// Where to tell what is counted.
+    pub fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.context.status)
+    }
+
+    /// What ends the job.
+    pub fn control(&self) -> Control {
+        self.context.control.clone()
+    }
+}
+
+/// Wakes a worker from other threads, once its dataflow is there.
+#[derive(Clone, Default)]
+struct LateWake(Arc<OnceLock<Vec<SyncActivator>>>);
+
+impl LateWake {
+    fn wake(&self) -> Wake {
+        let activators = Arc::clone(&self.0);
+        Arc::new(move || {
+            for activator in activators.get().into_iter().flatten() {
+                let _ = activator.activate(); // an error says that the worker has ended
+            }
+        })
+    }
+}
+
+/// Builds the dataflow of a worker and runs it to its end.
+pub(crate) fn run_worker(
+    worker: &mut Worker,
+    context: &Arc<JobContext>,
+    build: &dyn for<'s> Fn(&mut Flow<'s>) -> Result<()>,
+) {
+    match build_worker(worker, context, build) {
+        Ok(driver) => driver.run(worker),
+        Err(error) => {
+            context.control.fail(error);
+            for dataflow in worker.installed_dataflows() {
+                worker.drop_dataflow(dataflow);
+            }
+        }
+    }
+}
+
+fn build_worker(
+    worker: &mut Worker,
+    context: &Arc<JobContext>,
+    build: &dyn for<'s> Fn(&mut Flow<'s>) -> Result<()>,
+) -> Result<Driver> {
+    let mut store = (context.new_store)();
+    let claim = store.claim(&context.name, false)?;
+    let restored = store.load()?;
+    store.manifest(worker.peers())?;
+    let index = worker.index();
+    let wake = LateWake::default();
+    let heard = Rc::new(Heard::default());
+    let epoch = context.clock.wall().max(restored.above);
+    let (driver, addresses) = worker.dataflow::<Epoch, _, _>(|scope| -> Result<_> {
+        let (mut reports_in, reports) = scope.new_input::<Vec<Report>>();
+        let (mut rejected_in, rejected) = scope.new_input::<Vec<Rejected>>();
+        let mut flow = Flow {
+            context: Arc::clone(context),
+            scope,
+            wake: wake.clone(),
+            intakes: Rc::new(RefCell::new(vec![])),
+            rejected,
+            ticks: clock(reports.clone(), Rc::clone(&heard)),
+            reports,
+            marks: vec![],
+            writers: vec![],
+            waiting: vec![],
+            gauges: vec![],
+            store,
+            run: claim.run,
+        };
+        build(&mut flow)?;
+        if flow.marks.is_empty() {
+            let text = "the dataflow has neither an output nor a completion: nobody could tell when an epoch is done";
+            return Err(Error::new(ErrorKind::Config, text));
+        }
+        let complete = ProbeHandle::new();
+        let read = flow.reports.filter(|report| report.dirty).map(|_| ());
+        let marks = flow.marks.into_iter().fold(read, |all, marks| all.concat(marks)).probe_with(&complete);
+        let store = match flow.store.keeps() {
+            true => {
+                let name = format!("store-{index}");
+                Some(StoreThread::spawn(flow.store, name, context.control.clone(), wake.wake())?)
+            }
+            false => None,
+        };
+        let intakes = Rc::clone(&flow.intakes);
+        let offsets_at = move |bound| intakes.borrow().iter().map(|intake| intake.offsets_at(bound)).collect();
+        let watch = stages(
+            marks,
+            Stages { writers: flow.writers.clone(), store, offsets_at: Box::new(offsets_at), heard: Rc::clone(&heard) },
+        );
+        reports_in.advance_to(epoch);
+        rejected_in.advance_to(epoch);
+        flow.intakes.borrow_mut().iter_mut().for_each(|intake| intake.advance_to(epoch));
+        let driver = Driver {
+            worker: index,
+            clock: Arc::clone(&context.clock),
+            control: context.control.clone(),
+            pacer: Pacer::new(context.pacing, context.clock.monotonic()),
+            pacing: context.pacing,
+            max_state_bytes: context.max_state_bytes,
+            epoch,
+            intakes: flow.intakes,
+            inputs: Some((reports_in, rejected_in)),
+            heard: Rc::clone(&heard),
+            complete,
+            waiting: flow.waiting,
+            writers: flow.writers,
+            writers_ready: 0,
+            gauges: flow.gauges,
+            bound: 0,
+            last_durable: None.into(),
+            status: Arc::clone(&context.status),
+            watch,
+        };
+        Ok((driver, vec![scope.addr()]))
+    })?;
+    let mut paths: Vec<Vec<usize>> = addresses.iter().map(|address| address.to_vec()).collect();
+    paths.extend(driver.watch.answers.iter().map(|path| path.to_vec()));
+    let activators = paths.into_iter().map(|path| worker.sync_activator_for(path)).collect();
+    let _ = wake.0.set(activators); // it was never set before
+    context.control.on_wake(wake.wake());
+    Ok(driver)
+}

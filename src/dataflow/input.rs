@@ -1,0 +1,270 @@
+//! From the reader threads into the dataflow: the worker's side of one input.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crossbeam_channel::TryRecvError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+
+use crate::commit::{CommitThread, Done};
+use crate::dataflow::clock::Report;
+use crate::dataflow::{Arrived, Rejected};
+use crate::epoch::Epoch;
+use crate::ledger::Ledger;
+use crate::message::{Offset, Offsets, Reason, SplitId};
+use crate::reader::{FromReader, Item, OnBad, ReaderThread};
+use crate::split_time::{Now, SplitTime, TimeMode};
+
+/// An input handle of vectors.
+pub(crate) type Handle<D> = InputHandle<Epoch, CapacityContainerBuilder<Vec<D>>>;
+
+/// What may travel between workers.
+pub trait Data: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {}
+impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
+
+/// What taking a batch did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Records and bytes were put into the open epoch, perhaps none.
+    Some(usize, usize),
+    /// Nothing waits.
+    Nothing,
+}
+
+/// One input of one worker, whatever its records are.
+pub(crate) trait Intake {
+    /// Puts what the reader thread has sent, one batch, into the open epoch.
+    fn take(&mut self, epoch: Epoch, rejected: &mut Handle<Rejected>) -> Taken;
+    /// Whether nothing will come any more.
+    fn has_ended(&self) -> bool;
+    /// Closes the epoch: adds what is to be reported of it, and the split times.
+    fn close(&mut self, epoch: Epoch, now: Now, report: &mut Report);
+    /// Moves to the next epoch.
+    fn advance_to(&mut self, epoch: Epoch);
+    /// Closes the dataflow's input: nothing will enter any more.
+    fn close_input(&mut self);
+    /// The offsets that a checkpoint at this bound must hold.
+    fn offsets_at(&self, bound: Epoch) -> Offsets;
+    /// Everything below the bound is done.
+    fn retire(&mut self, bound: Epoch);
+    /// Commits what is to be committed, and ends; waits no longer than told.
+    fn finish(self: Box<Self>, longest: Duration) -> bool;
+}
+
+/// The time and the progress of a split.
+struct SplitState {
+    id: SplitId,
+    time: SplitTime,
+}
+
+/// An input whose records are `T`s.
+pub(crate) struct TypedIntake<T: Data> {
+    name: String,
+    index: usize,
+    reader: ReaderThread<T>,
+    committer: Option<CommitThread>,
+    /// `None` once nothing will enter any more.
+    input: Option<Handle<Arrived<T>>>,
+    /// Records on their way into `input`; empty between calls.
+    buffer: Vec<Arrived<T>>,
+    mode: TimeMode,
+    max_ahead: Duration,
+    on_bad: OnBad,
+    on_null: OnBad,
+    splits: Vec<SplitState>,
+    ledger: Ledger,
+    /// Rejected messages whose epochs are not done; shrinks with the bound.
+    rejections: BTreeMap<Epoch, Vec<(SplitId, Offset, Reason)>>,
+    opened: bool,
+    ended: bool,
+    /// Of the open epoch: records that entered, records refused by reason, timestamps not believed.
+    records: u64,
+    refused: [u64; Reason::ALL.len()],
+    ahead: u64,
+}
+
+impl<T: Data> TypedIntake<T> {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        name: String,
+        index: usize,
+        reader: ReaderThread<T>,
+        input: Handle<Arrived<T>>,
+        mode: TimeMode,
+        max_ahead: Duration,
+        on_bad: OnBad,
+        on_null: OnBad,
+    ) -> Self {
+        TypedIntake {
+            name,
+            index,
+            reader,
+            committer: None,
+            input: Some(input),
+            buffer: Vec::new(),
+            mode,
+            max_ahead,
+            on_bad,
+            on_null,
+            splits: Vec::new(),
+            ledger: Ledger::new(),
+            rejections: BTreeMap::new(),
+            opened: false,
+            ended: false,
+            records: 0,
+            refused: Default::default(),
+            ahead: 0,
+        }
+    }
+
+    /// The state of a split, which was opened before anything of it came.
+    fn split(splits: &mut [SplitState], id: SplitId) -> Option<&mut SplitState> {
+        splits.iter_mut().find(|split| split.id == id)
+    }
+
+    fn take_items(&mut self, items: Vec<Item<T>>, at: Now, epoch: Epoch, rejected: &mut Handle<Rejected>) -> Taken {
+        let (mut bytes, count) = (0, items.len());
+        self.buffer.reserve(count);
+        let mut run: Option<(SplitId, Offset, usize)> = None; // the split of the last item, its next offset, its index
+        for item in items {
+            let (id, next) = match &item {
+                Item::Record { split, next, .. } => (*split, *next),
+                Item::Refused { message, .. } => (message.split, message.next),
+            };
+            let index = match run {
+                Some((last, _, index)) if last == id => index,
+                other => {
+                    if let Some((last, next, _)) = other {
+                        self.ledger.record(epoch, last, next);
+                    }
+                    let Some(index) = self.splits.iter().position(|split| split.id == id) else {
+                        tracing::warn!(source = self.name, split = %id, "a message of a split that is not read is dropped");
+                        run = None;
+                        continue;
+                    };
+                    index
+                }
+            };
+            run = Some((id, next, index));
+            match item {
+                Item::Record { split, offset, size, timestamp, data, .. } => {
+                    let arrival = self.splits[index].time.read(timestamp, at);
+                    self.ahead += u64::from(arrival.ahead);
+                    self.records += 1;
+                    bytes += size;
+                    let (timestamp, base) = (arrival.timestamp, arrival.base);
+                    self.buffer.push(Arrived { split, offset, timestamp, base, data });
+                }
+                Item::Refused { reason, error, message } => {
+                    self.refused[reason as usize] += 1;
+                    bytes += message.size();
+                    self.rejections.entry(epoch).or_default().push((id, message.offset, reason));
+                    let policy = if reason == Reason::Tombstone { self.on_null } else { self.on_bad };
+                    if policy == OnBad::DeadLetter {
+                        rejected.send(Rejected { input: self.index, reason, error, message: *message });
+                    }
+                }
+            }
+        }
+        if let Some((last, next, _)) = run {
+            self.ledger.record(epoch, last, next);
+        }
+        if let Some(input) = &mut self.input {
+            input.send_batch(&mut self.buffer);
+        }
+        Taken::Some(count, bytes)
+    }
+}
+
+impl<T: Data> Intake for TypedIntake<T> {
+    fn take(&mut self, epoch: Epoch, rejected: &mut Handle<Rejected>) -> Taken {
+        if self.committer.is_none() {
+            self.committer = self.reader.committer.try_recv().ok();
+        }
+        match self.reader.batches.try_recv() {
+            Ok(FromReader::Batch { items, evidence, at }) => {
+                let taken = self.take_items(items, at, epoch, rejected);
+                for (id, evidence) in evidence {
+                    if let Some(split) = Self::split(&mut self.splits, id) {
+                        split.time.evidence(evidence, at);
+                    }
+                }
+                taken
+            }
+            Ok(FromReader::Opened(splits)) => {
+                self.opened = true;
+                self.ledger.restore(&splits.iter().copied().collect());
+                for (id, _) in splits {
+                    self.splits.push(SplitState { id, time: SplitTime::new(self.mode, self.max_ahead) });
+                }
+                Taken::Some(0, 0)
+            }
+            Ok(FromReader::Removed(ids)) => {
+                self.splits.retain(|split| !ids.contains(&split.id));
+                for id in ids {
+                    self.ledger.remove(id);
+                }
+                Taken::Some(0, 0)
+            }
+            Ok(FromReader::Ended) => {
+                self.ended = true;
+                self.splits.clear();
+                Taken::Some(0, 0)
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => Taken::Nothing,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended && self.reader.batches.is_empty()
+    }
+
+    fn close(&mut self, epoch: Epoch, now: Now, report: &mut Report) {
+        self.ledger.close(epoch);
+        let refused: u64 = self.refused.iter().sum();
+        report.dirty |= self.records + refused > 0;
+        report.records += std::mem::take(&mut self.records) + refused;
+        report.ahead += std::mem::take(&mut self.ahead);
+        for (total, refused) in report.refused.iter_mut().zip(std::mem::take(&mut self.refused)) {
+            *total += refused;
+        }
+        if !self.opened {
+            report.hold(0); // its splits are not known yet
+        }
+        for split in &mut self.splits {
+            if let Some(time) = split.time.time(now) {
+                report.hold(time);
+            }
+        }
+    }
+
+    fn advance_to(&mut self, epoch: Epoch) {
+        if let Some(input) = &mut self.input {
+            input.advance_to(epoch);
+        }
+    }
+
+    fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    fn offsets_at(&self, bound: Epoch) -> Offsets {
+        self.ledger.offsets_at(bound)
+    }
+
+    fn retire(&mut self, bound: Epoch) {
+        let offsets = self.ledger.retire(bound);
+        let rest = self.rejections.split_off(&bound);
+        let rejected = std::mem::replace(&mut self.rejections, rest).into_values().flatten().collect();
+        if let Some(committer) = &self.committer {
+            committer.commit(Done { offsets, rejected });
+        }
+    }
+
+    fn finish(self: Box<Self>, longest: Duration) -> bool {
+        self.committer.is_none_or(|committer| committer.finish(longest))
+    }
+}

@@ -1,0 +1,221 @@
+//! Out of the dataflow: the thread that owns a sink's writer, and the operator that feeds it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::Stream;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::OutputBuilder;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+
+use crate::control::{Control, Wake};
+use crate::dataflow::TIMED;
+use crate::dataflow::progress::Range;
+use crate::epoch::{Clock, Epoch};
+use crate::error::Result;
+use crate::reader::spawn_thread;
+use crate::retry::{Retry, RetryPolicy};
+use crate::sink::{Entity, NewSink, OutputRecord, WriterContext};
+
+enum Command {
+    Write { epoch: Epoch, entity: Entity, records: Vec<OutputRecord>, bytes: usize },
+    Prepare(Range),
+    Publish(Range, Vec<u8>),
+}
+
+/// What the threads of writers share with their worker.
+#[derive(Clone)]
+pub(crate) struct WriterSpec {
+    pub new_sink: NewSink,
+    pub context: WriterContext,
+    pub retry: RetryPolicy,
+    pub clock: Arc<dyn Clock>,
+    pub control: Control,
+}
+
+/// The worker's side of a writer's thread.
+pub(crate) struct WriterThread {
+    commands: Sender<Command>,
+    ready: Receiver<()>,
+    prepared: Receiver<(Epoch, Vec<u8>)>,
+    published: Receiver<Epoch>,
+    undurable: Arc<AtomicUsize>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl WriterThread {
+    /// Starts the thread, which opens the writer. `wake` is called when it has answered.
+    pub fn spawn(spec: WriterSpec, name: String, wake: Wake) -> Result<Self> {
+        let (commands, queue) = unbounded();
+        let (ready_in, ready) = unbounded();
+        let (prepared_in, prepared) = unbounded();
+        let (published_in, published) = unbounded();
+        let undurable = Arc::new(AtomicUsize::new(0));
+        let held = Arc::clone(&undurable);
+        let thread = spawn_thread(name, move || {
+            let answers = Answers { ready: ready_in, prepared: prepared_in, published: published_in, held, wake };
+            let control = spec.control.clone();
+            if let Err(error) = spec.run(&queue, &answers) {
+                control.fail(error);
+            }
+        })?;
+        Ok(WriterThread { commands, ready, prepared, published, undurable, thread })
+    }
+
+    /// Whether the writer has been opened. Says yes only once.
+    pub fn poll_ready(&self) -> bool {
+        self.ready.try_recv().is_ok()
+    }
+
+    /// Bytes that were written and not published.
+    pub fn undurable_bytes(&self) -> usize {
+        self.undurable.load(Ordering::Relaxed)
+    }
+
+    // The thread ends after its senders, or because the job has failed: then nobody needs an answer.
+
+    fn write(&self, epoch: Epoch, entity: Entity, records: Vec<OutputRecord>) {
+        let bytes = records.iter().map(|r| r.value.len() + r.key.as_ref().map_or(0, |key| key.len())).sum();
+        self.undurable.fetch_add(bytes, Ordering::Relaxed);
+        let _ = self.commands.send(Command::Write { epoch, entity, records, bytes });
+    }
+
+    /// Asks for what the checkpoint must keep of a range.
+    pub fn prepare(&self, range: Range) {
+        let _ = self.commands.send(Command::Prepare(range));
+    }
+
+    /// The next answer to `prepare`: the lower end of the range, and the bytes.
+    pub fn poll_prepared(&self) -> Option<(Epoch, Vec<u8>)> {
+        self.prepared.try_recv().ok()
+    }
+
+    /// Asks to publish a range.
+    pub fn publish(&self, range: Range, prepared: Vec<u8>) {
+        let _ = self.commands.send(Command::Publish(range, prepared));
+    }
+
+    /// The next answer to `publish`: the lower end of the range.
+    pub fn poll_published(&self) -> Option<Epoch> {
+        self.published.try_recv().ok()
+    }
+
+    /// Lets the thread end, and waits for it.
+    pub fn finish(self) {
+        drop(self.commands);
+        let _ = self.thread.join(); // a panic there was already reported by the panic hook
+    }
+}
+
+struct Answers {
+    ready: Sender<()>,
+    prepared: Sender<(Epoch, Vec<u8>)>,
+    published: Sender<Epoch>,
+    held: Arc<AtomicUsize>,
+    wake: Wake,
+}
+
+impl WriterSpec {
+    fn run(self, queue: &Receiver<Command>, answers: &Answers) -> Result<()> {
+        let Some(mut writer) = self.persist(|| {
+            let mut sink = (self.new_sink)()?;
+            sink.open(&self.context).map(Some)
+        })?
+        else {
+            return Ok(());
+        };
+        let _ = answers.ready.send(());
+        (answers.wake)();
+        let mut unpublished: VecDeque<(Epoch, usize)> = VecDeque::new();
+        for command in queue {
+            match command {
+                Command::Write { epoch, entity, records, bytes } => {
+                    unpublished.push_back((epoch, bytes));
+                    for record in records {
+                        writer.write(epoch, entity, record)?;
+                    }
+                }
+                Command::Prepare(Range { lower, upper }) => {
+                    let prepared = writer.prepare(lower, upper)?;
+                    let _ = answers.prepared.send((lower, prepared));
+                    (answers.wake)();
+                }
+                Command::Publish(Range { lower, upper }, prepared) => {
+                    if self.persist(|| writer.publish(lower, upper, &prepared).map(Some))?.is_none() {
+                        return Ok(());
+                    }
+                    // Commands of one worker come in the order of its epochs, but for the outputs of one epoch.
+                    let (published, kept): (Vec<_>, Vec<_>) =
+                        unpublished.drain(..).partition(|(epoch, _)| *epoch < upper);
+                    unpublished.extend(kept);
+                    answers.held.fetch_sub(published.iter().map(|(_, bytes)| bytes).sum(), Ordering::Relaxed);
+                    let _ = answers.published.send(lower);
+                    (answers.wake)();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries until it works, cannot work, or the job has failed (then it gives the default). A job that is stopping still
+    /// publishes, but gives up sooner.
+    fn persist<R: Default>(&self, mut call: impl FnMut() -> Result<R>) -> Result<R> {
+        const AT_STOP: Duration = Duration::from_secs(5);
+        let mut retry = Retry::new(self.retry, self.clock.wall() ^ self.context.slot.0 as u64);
+        let mut stopping_since = None;
+        loop {
+            match call() {
+                Err(error) if error.is_retryable() && !self.control.has_failed() => {
+                    let now = self.clock.monotonic();
+                    let since = self.control.is_stopping().then(|| *stopping_since.get_or_insert(now));
+                    let late = since.is_some_and(|since| now - since > AT_STOP);
+                    let Some(wait) = retry.failure(now).filter(|_| !late) else { return Err(error) };
+                    tracing::warn!(error = %error.report(), "writing again in {wait:?}");
+                    std::thread::sleep(wait.min(AT_STOP));
+                }
+                Err(error) if error.is_retryable() => return Ok(R::default()),
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Hands the records of every output to the writer's thread. What comes out is a mark for each batch, in its epoch: the epoch
+/// has content; and when the frontier passes an epoch, all of it is with the writer.
+pub(crate) fn write<'s>(
+    outputs: Vec<Stream<'s, Epoch, Vec<OutputRecord>>>,
+    writer: std::rc::Rc<WriterThread>,
+    scope: timely::dataflow::Scope<'s, Epoch>,
+) -> Stream<'s, Epoch, Vec<()>> {
+    let mut builder = OperatorBuilder::new("Write".to_owned(), scope);
+    let mut inputs: Vec<_> = outputs.into_iter().map(|stream| builder.new_input(stream, Pipeline)).collect();
+    let (marks, stream) = builder.new_output::<Vec<()>>();
+    let mut marks = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(marks);
+    builder.build(move |_capabilities| {
+        move |_frontiers| {
+            let mut marks = marks.activate();
+            for (index, input) in inputs.iter_mut().enumerate() {
+                input.for_each(|capability, records| {
+                    let epoch = *capability.least().expect(TIMED);
+                    writer.write(epoch, Entity(index), std::mem::take(records));
+                    marks.session(&capability).give(());
+                });
+            }
+        }
+    });
+    stream
+}
+
+/// The frontier of a stream, without its data.
+pub(crate) fn completion<'s, C: timely::Container + Clone + 'static>(
+    stream: Stream<'s, Epoch, C>,
+) -> Stream<'s, Epoch, Vec<()>> {
+    use timely::dataflow::operators::generic::Operator;
+    stream.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "Completion", |_capability, _info| {
+        move |input, _output| input.for_each(|_capability, _data| {})
+    })
+}

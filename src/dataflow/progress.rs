@@ -1,0 +1,269 @@
+//! checkpoint -> publish -> commit, as operators in a row.
+//!
+//! ```text
+//! marks --> Ranges (worker 0 decides) ==broadcast==> Prepare --> Checkpoint --> Publish --> the bound
+//! ```
+//!
+//! A range [lower, upper) travels at the time `lower`; each operator holds that capability until a thread has answered. So the
+//! frontier behind Checkpoint says what is durable on all workers, and the one behind Publish is the bound.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use serde::{Deserialize, Serialize};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::{Exchange, Pipeline};
+use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::operators::vec::Broadcast;
+use timely::dataflow::operators::{Capability, Probe};
+use timely::dataflow::{ProbeHandle, Stream};
+use timely::scheduling::Activator;
+
+use crate::checkpoint::{Frame, Store};
+use crate::control::{Control, Wake};
+use crate::dataflow::TIMED;
+use crate::dataflow::clock::Heard;
+use crate::dataflow::output::WriterThread;
+use crate::epoch::Epoch;
+use crate::error::Result;
+use crate::message::Offsets;
+use crate::reader::spawn_thread;
+
+/// Epochs [lower, upper) that are checkpointed and published together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Range {
+    pub lower: Epoch,
+    pub upper: Epoch,
+}
+
+/// What the stages need of their worker.
+pub(crate) struct Stages {
+    pub writers: Vec<Rc<WriterThread>>,
+    /// `None`: a store that keeps nothing is durable at once.
+    pub store: Option<StoreThread>,
+    /// The offsets of every input at a bound.
+    pub offsets_at: Box<dyn Fn(Epoch) -> Vec<Offsets>>,
+    pub heard: Rc<Heard>,
+}
+
+/// What the worker watches.
+pub(crate) struct Watch {
+    /// What is durable on all workers.
+    pub durable: ProbeHandle<Epoch>,
+    /// What is published on all workers: the bound.
+    pub published: ProbeHandle<Epoch>,
+    /// To be activated when `durable` has moved (on worker 0, which decides the next range then).
+    pub ranges: Activator,
+    /// The operators to be activated when a thread has answered.
+    pub answers: Vec<Rc<[usize]>>,
+}
+
+/// Builds the stages behind the marks of content.
+pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<()>>, stages: Stages) -> Watch {
+    let Stages { writers, store, offsets_at, heard } = stages;
+    let durable = ProbeHandle::new();
+    let (ranges, ranges_activator) = decide(marks, durable.clone());
+    let mut answers = vec![];
+    let (prepared, address) = prepare(ranges.broadcast(), writers.clone());
+    answers.push(address);
+    let published = ProbeHandle::new();
+    let (frames, address) = checkpoint(prepared, store, offsets_at, heard, published.clone());
+    answers.push(address);
+    let (done, address) = publish(frames.probe_with(&durable), writers);
+    answers.push(address);
+    done.probe_with(&published);
+    Watch { durable, published, ranges: ranges_activator, answers }
+}
+
+/// Worker 0 closes a range as soon as finished epochs have content and the last range is durable.
+fn decide<'s>(
+    marks: Stream<'s, Epoch, Vec<()>>,
+    durable: ProbeHandle<Epoch>,
+) -> (Stream<'s, Epoch, Vec<Range>>, Activator) {
+    let scope = marks.scope();
+    let decides = scope.index() == 0;
+    let mut activator = None;
+    let stream = marks.unary_frontier(Exchange::new(|_: &()| 0), "Ranges", |capability, info| {
+        activator = Some(scope.activator_for(info.address));
+        let mut capability = decides.then_some(capability);
+        let mut content: BTreeSet<Epoch> = BTreeSet::new(); // epochs with content at or above the capability
+        let mut last: Option<Epoch> = None; // the lower end of the last range
+        move |(input, frontier), output| {
+            input.for_each(|capability, _marks| {
+                content.insert(*capability.least().expect(TIMED));
+            });
+            let Some(held) = &mut capability else { return };
+            if last.is_some_and(|lower| durable.less_equal(&lower)) {
+                return;
+            }
+            let lower = *held.time();
+            let frontier = frontier.frontier().first().copied();
+            let upper = frontier.unwrap_or_else(|| content.last().map_or(lower, |epoch| epoch + 1));
+            if content.first().is_some_and(|epoch| *epoch < upper) {
+                output.session(&*held).give(Range { lower, upper });
+                last = Some(lower);
+                content = content.split_off(&upper);
+            }
+            match frontier {
+                Some(_) => held.downgrade(&upper),
+                None => capability = None,
+            }
+        }
+    });
+    (stream, activator.expect("the constructor has run"))
+}
+
+/// A range and what each writer gave for it.
+type Prepared = (Range, Vec<Vec<u8>>);
+
+/// Asks the writers what the checkpoint must keep.
+fn prepare<'s>(
+    ranges: Stream<'s, Epoch, Vec<Range>>,
+    writers: Vec<Rc<WriterThread>>,
+) -> (Stream<'s, Epoch, Vec<Prepared>>, Rc<[usize]>) {
+    let mut address = None;
+    let stream = ranges.unary::<CapacityContainerBuilder<Vec<Prepared>>, _, _, _>(Pipeline, "Prepare", |_, info| {
+        address = Some(info.address);
+        // Ranges that the writers have not all answered: the answers so far, in the order of the writers.
+        let mut open: BTreeMap<Epoch, (Capability<Epoch>, Range, Vec<Option<Vec<u8>>>)> = BTreeMap::new();
+        move |input, output| {
+            input.for_each(|capability, ranges| {
+                for range in ranges.drain(..) {
+                    writers.iter().for_each(|writer| writer.prepare(range));
+                    let capability = capability.retain_least(0).expect(TIMED);
+                    open.insert(range.lower, (capability, range, vec![None; writers.len()]));
+                }
+            });
+            for (index, writer) in writers.iter().enumerate() {
+                while let Some((lower, bytes)) = writer.poll_prepared() {
+                    if let Some((_, _, answers)) = open.get_mut(&lower) {
+                        answers[index] = Some(bytes);
+                    }
+                }
+            }
+            while let Some(entry) = open.first_entry().filter(|entry| entry.get().2.iter().all(Option::is_some)) {
+                let (capability, range, answers) = entry.remove();
+                output.session(&capability).give((range, answers.into_iter().flatten().collect()));
+            }
+        }
+    });
+    (stream, address.expect("the constructor has run"))
+}
+
+/// Makes ranges durable, with this worker's frame.
+fn checkpoint<'s>(
+    prepared: Stream<'s, Epoch, Vec<Prepared>>,
+    store: Option<StoreThread>,
+    offsets_at: Box<dyn Fn(Epoch) -> Vec<Offsets>>,
+    heard: Rc<Heard>,
+    published: ProbeHandle<Epoch>,
+) -> (Stream<'s, Epoch, Vec<Prepared>>, Rc<[usize]>) {
+    let mut address = None;
+    let stream =
+        prepared.unary::<CapacityContainerBuilder<Vec<Prepared>>, _, _, _>(Pipeline, "Checkpoint", |_, info| {
+            address = Some(info.address);
+            let mut open: BTreeMap<Epoch, (Capability<Epoch>, Prepared)> = BTreeMap::new(); // with the store's thread
+            move |input, output| {
+                input.for_each(|capability, ranges| {
+                    let Some(store) = &store else {
+                        output.session(&capability).give_container(ranges);
+                        return;
+                    };
+                    for (range, prepared) in ranges.drain(..) {
+                        let frame = Frame {
+                            lower: range.lower,
+                            upper: range.upper,
+                            clock: heard.time.get(),
+                            offsets: offsets_at(range.upper),
+                            prepared: prepared.clone(),
+                            published: published
+                                .with_frontier(|frontier| frontier.first().copied().unwrap_or(range.lower)),
+                        };
+                        store.append(frame);
+                        open.insert(range.lower, (capability.retain_least(0).expect(TIMED), (range, prepared)));
+                    }
+                });
+                for lower in store.iter().flat_map(StoreThread::durable) {
+                    if let Some((capability, prepared)) = open.remove(&lower) {
+                        output.session(&capability).give(prepared);
+                    }
+                }
+            }
+        });
+    (stream, address.expect("the constructor has run"))
+}
+
+/// Publishes ranges that are durable on all workers. Nothing comes out but the frontier.
+fn publish<'s>(
+    durable: Stream<'s, Epoch, Vec<Prepared>>,
+    writers: Vec<Rc<WriterThread>>,
+) -> (Stream<'s, Epoch, Vec<()>>, Rc<[usize]>) {
+    let mut address = None;
+    let stream =
+        durable.unary_frontier::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "Publish", |_, info| {
+            address = Some(info.address);
+            let mut waiting: BTreeMap<Epoch, (Capability<Epoch>, Prepared)> = BTreeMap::new(); // for the other workers' frames
+            let mut open: BTreeMap<Epoch, (Capability<Epoch>, usize)> = BTreeMap::new(); // how many writers have not answered
+            move |(input, frontier), _output| {
+                input.for_each(|capability, ranges| {
+                    for prepared in ranges.drain(..) {
+                        waiting.insert(prepared.0.lower, (capability.retain_least(0).expect(TIMED), prepared));
+                    }
+                });
+                while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.key())) {
+                    let (capability, (range, prepared)) = entry.remove();
+                    for (writer, bytes) in writers.iter().zip(prepared) {
+                        writer.publish(range, bytes);
+                    }
+                    if !writers.is_empty() {
+                        open.insert(range.lower, (capability, writers.len()));
+                    }
+                }
+                for lower in writers.iter().flat_map(|writer| std::iter::from_fn(|| writer.poll_published())) {
+                    if let Some(entry) = open.get_mut(&lower) {
+                        entry.1 -= 1;
+                    }
+                }
+                open.retain(|_, (_, unanswered)| *unanswered > 0);
+            }
+        });
+    (stream, address.expect("the constructor has run"))
+}
+
+/// Owns a [`Store`] and calls it on a thread of its own.
+pub(crate) struct StoreThread {
+    frames: Sender<Frame>,
+    durable: Receiver<Epoch>,
+}
+
+impl StoreThread {
+    /// Starts the thread; `wake` is called when a frame is durable.
+    pub fn spawn(mut store: Box<dyn Store>, name: String, control: Control, wake: Wake) -> Result<Self> {
+        let (frames, queue) = unbounded::<Frame>();
+        let (durable_in, durable) = unbounded();
+        spawn_thread(name, move || {
+            for frame in queue {
+                if let Err(error) = store.append(&frame) {
+                    control.fail(error);
+                    return;
+                }
+                let _ = durable_in.send(frame.lower);
+                wake();
+            }
+        })?;
+        Ok(StoreThread { frames, durable })
+    }
+
+    fn append(&self, frame: Frame) {
+        let _ = self.frames.send(frame); // the thread ends after the sender, or because the job has failed
+    }
+
+    fn durable(&self) -> impl Iterator<Item = Epoch> {
+        self.durable.try_iter()
+    }
+}
+
+/// Shared offsets of a worker's inputs, as the checkpoint reads them.
+pub(crate) type SharedIntakes = Rc<RefCell<Vec<Box<dyn crate::dataflow::input::Intake>>>>;

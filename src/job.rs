@@ -1,0 +1,151 @@
+//! A job: a dataflow between sources and sinks, on the workers of one process or of many.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::checkpoint::{NullStore, Store};
+use crate::control::Control;
+use crate::dataflow::{Flow, JobContext, run_worker};
+use crate::epoch::{Clock, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::Status;
+use crate::pacing::Pacing;
+use crate::retry::RetryPolicy;
+use crate::split_time::TimeMode;
+
+/// A job to be run.
+///
+/// # Examples
+///
+/// ```
+/// use syncline::Job;
+/// use syncline::broker::{self, BrokerOptions};
+/// use syncline::codec::Raw;
+/// use syncline::dataflow::Input;
+/// use syncline::reader::Until;
+/// use timely::dataflow::operators::vec::Map;
+///
+/// # fn main() -> syncline::Result<()> {
+/// let source = broker::source("memory:example", "words", &BrokerOptions::default())?;
+/// let words = Input::new("words", source, std::sync::Arc::new(|| Box::new(Raw))).until(Until::End);
+/// Job::new("count words").run(timely::Config::thread(), move |flow| {
+///     let words = flow.read(&words)?;
+///     flow.complete(words.map(|word| word.data.size()));
+///     Ok(())
+/// })
+/// # }
+/// ```
+pub struct Job {
+    context: JobContext,
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Job").field("name", &self.context.name).field("pacing", &self.context.pacing).finish()
+    }
+}
+
+impl Job {
+    /// A job with the system's clock, no store, and the clock of `--clock auto` with a window of a minute.
+    pub fn new(name: impl Into<String>) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let started = clock.wall();
+        Job {
+            context: JobContext {
+                clock,
+                control: Control::new(),
+                status: Arc::default(),
+                pacing: Pacing::default(),
+                mode: TimeMode::Auto { window: Duration::from_secs(60) },
+                max_ahead: Duration::from_secs(3600),
+                max_state_bytes: None,
+                retry: RetryPolicy::default(),
+                new_store: Arc::new(move || Box::new(NullStore::new(started))),
+                name: name.into(),
+            },
+        }
+    }
+
+    /// Takes time from another clock.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.context.clock = clock;
+        self
+    }
+
+    /// What makes the job's clock move.
+    #[must_use]
+    pub fn time_mode(mut self, mode: TimeMode) -> Self {
+        self.context.mode = mode;
+        self
+    }
+
+    /// How far timestamps may be ahead of the wall clock and be believed. Default: an hour.
+    #[must_use]
+    pub fn max_ahead(mut self, max_ahead: Duration) -> Self {
+        self.context.max_ahead = max_ahead;
+        self
+    }
+
+    /// How much state a worker may hold, in bytes; above it the worker stops reading, and then the job ends. Default: no limit.
+    #[must_use]
+    pub fn max_state_bytes(mut self, bytes: usize) -> Self {
+        self.context.max_state_bytes = Some(bytes);
+        self
+    }
+
+    /// The limits of epochs.
+    #[must_use]
+    pub fn pacing(mut self, pacing: Pacing) -> Self {
+        self.context.pacing = pacing;
+        self
+    }
+
+    /// How long what fails is tried again.
+    #[must_use]
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.context.retry = retry;
+        self
+    }
+
+    /// Keeps checkpoints. Every worker makes its own.
+    #[must_use]
+    pub fn store(mut self, new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>) -> Self {
+        self.context.new_store = new_store;
+        self
+    }
+
+    /// A handle to stop the job with.
+    pub fn control(&self) -> Control {
+        self.context.control.clone()
+    }
+
+    /// A handle to look at the job with.
+    pub fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.context.status)
+    }
+
+    /// Runs the job until its inputs end, it is stopped, or it fails. Every worker builds the same dataflow.
+    ///
+    /// The configuration is timely's: [`timely::Config::from_args`] reads it from `-w`, `-n`, `-p` and `-h`.
+    ///
+    /// # Errors
+    ///
+    /// The first failure of any worker or thread of this process.
+    pub fn run<F>(self, config: timely::Config, build: F) -> Result<()>
+    where
+        F: for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + 'static,
+    {
+        let context = Arc::new(self.context);
+        let shared = Arc::clone(&context);
+        let failed = |text: String| Error::new(ErrorKind::Cluster, text);
+        let workers = timely::execute(config, move |worker| run_worker(worker, &shared, &build))
+            .map_err(|text| failed(format!("the workers cannot be started: {text}")))?;
+        let panicked = workers.join().into_iter().find_map(|result| result.err());
+        match (context.control.take_failure(), panicked) {
+            (Some(error), _) => Err(error),
+            (None, Some(text)) => Err(failed(format!("a worker panicked: {text}"))),
+            (None, None) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What a running job tells about itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::epoch::Epoch;
+use crate::message::Reason;
+
+/// A moment of a job, as far as this process knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Messages read by the workers of this process, in closed epochs, refused ones too.
+    pub records_read: u64,
+    /// Messages refused by their codecs, by reason.
+    pub refused: [u64; Reason::ALL.len()],
+    /// Timestamps too far ahead of the wall clock to be believed.
+    pub ahead: u64,
+    /// The job's clock, in milliseconds since the Unix epoch.
+    pub clock: u64,
+    /// Everything below this epoch is published and may be committed.
+    pub bound: Epoch,
+    /// What operators count, by name; the counts of all workers where the name says so.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// Shared by all workers of a process and whoever wants to look.
+#[derive(Debug, Default)]
+pub struct Status(Mutex<Snapshot>);
+
+impl Status {
+    /// What is known now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().clone()
+    }
+
+    /// Sets what an operator counts.
+    pub fn set(&self, counts: impl IntoIterator<Item = (&'static str, u64)>) {
+        self.lock().counts.extend(counts);
+    }
+
+    pub(crate) fn read(&self, records: u64, refused: &[u64; Reason::ALL.len()], ahead: u64) {
+        let mut snapshot = self.lock();
+        snapshot.records_read += records;
+        snapshot.ahead += ahead;
+        for (total, refused) in snapshot.refused.iter_mut().zip(refused) {
+            *total += refused;
+        }
+    }
+
+    pub(crate) fn follow(&self, clock: u64, bound: Epoch) {
+        let mut snapshot = self.lock();
+        snapshot.clock = snapshot.clock.max(clock);
+        snapshot.bound = snapshot.bound.max(bound);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,399 @@
+//! The threads of one input on one worker: discovery (owns the [`Source`]), and the reader that fills a bounded channel.
+//!
+//! ```text
+//! Source --splits, offsets--> Reader --messages--> Codec --records, evidence--> bounded channel --> the worker
+//! ```
+//!
+//! A full channel blocks the reader thread: that is the back-pressure. What the broker then says ages, so a split that is held
+//! back by us counts as behind.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+
+use crate::codec::{Codec, NewCodec};
+use crate::commit::CommitThread;
+use crate::control::{Control, Wake};
+use crate::epoch::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::{Message, Offset, Offsets, Reason, Split, SplitId};
+use crate::retry::{Retry, RetryPolicy};
+use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Progress, Reader, Source};
+use crate::split_time::Now;
+
+/// Batches that wait for the worker. More: more memory and older evidence; fewer: the reader waits for the worker more often.
+const CHANNEL_BATCHES: usize = 8;
+
+/// How long one read may wait for a message: the time in which a reader notices that it should stop.
+const READ_WAIT: Duration = Duration::from_millis(100);
+
+/// Where an input ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Nowhere: it is followed.
+    Never,
+    /// Where each split ended when the job started.
+    End,
+    /// At the first message that is not older, in milliseconds since the Unix epoch, for brokers that can find it.
+    Timestamp(u64),
+}
+
+/// What becomes of a message that the codec refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnBad {
+    /// The job ends with an error that names the message.
+    Fail,
+    /// It goes to the dead-letter output, and is counted.
+    DeadLetter,
+    /// It is counted.
+    Skip,
+}
+
+/// One item of a batch.
+#[derive(Debug)]
+pub(crate) enum Item<T> {
+    Record { split: SplitId, next: Offset, offset: Offset, size: usize, timestamp: Option<u64>, data: T },
+    Refused { reason: Reason, error: String, message: Box<Message> },
+}
+
+/// What the reader thread sends.
+#[derive(Debug)]
+pub(crate) enum FromReader<T> {
+    /// Splits are read now, from these offsets.
+    Opened(Vec<(SplitId, Offset)>),
+    /// Splits are read no more.
+    Removed(Vec<SplitId>),
+    /// Items, and what was known behind them at that moment.
+    Batch { items: Vec<Item<T>>, evidence: Vec<(SplitId, Evidence)>, at: Now },
+    /// Nothing will come any more.
+    Ended,
+}
+
+/// All that the threads of an input need.
+pub(crate) struct ReaderSpec<T> {
+    pub name: String,
+    pub new_source: NewSource,
+    pub new_codec: NewCodec<T>,
+    pub start: Position,
+    pub until: Until,
+    pub on_bad: OnBad,
+    pub on_null: OnBad,
+    pub retry: RetryPolicy,
+    /// The index of the input in the job, so that splits of several topics spread.
+    pub ordinal: usize,
+    pub worker: usize,
+    pub peers: usize,
+    pub clock: Arc<dyn Clock>,
+    pub control: Control,
+    pub wake: Wake,
+}
+
+/// What the worker holds of the threads.
+pub(crate) struct ReaderThread<T> {
+    pub batches: Receiver<FromReader<T>>,
+    /// The committer, as soon as the source is open.
+    pub committer: Receiver<CommitThread>,
+}
+
+impl<T: Send + 'static> ReaderSpec<T> {
+    /// Starts the threads.
+    pub fn spawn(self) -> Result<ReaderThread<T>> {
+        let (batches_in, batches) = bounded(CHANNEL_BATCHES);
+        let (committer_in, committer) = bounded(1);
+        let name = format!("read-{}-{}", self.ordinal, self.worker);
+        let body = move || {
+            let (control, wake) = (self.control.clone(), Arc::clone(&self.wake));
+            if let Err(error) = self.run(&batches_in, &committer_in) {
+                control.fail(error);
+            }
+            drop(batches_in);
+            wake();
+        };
+        spawn_thread(name, body)?;
+        Ok(ReaderThread { batches, committer })
+    }
+
+    fn now(&self) -> Now {
+        Now { wall: self.clock.wall(), monotonic: self.clock.monotonic() }
+    }
+
+    fn is_mine(&self, split: &Split) -> bool {
+        (self.ordinal + split.ordinal as usize) % self.peers == self.worker
+    }
+
+    fn send(&self, batches: &Sender<FromReader<T>>, batch: FromReader<T>) -> bool {
+        let sent = batches.send(batch).is_ok();
+        (self.wake)();
+        sent
+    }
+
+    fn run(self, batches: &Sender<FromReader<T>>, committer_in: &Sender<CommitThread>) -> Result<()> {
+        let mut source = (self.new_source)()?;
+        let found = self.persist(|| source.splits())?;
+        check_splits(&self.name, &found)?;
+        let mine: Vec<Split> = found.iter().filter(|split| self.is_mine(split)).cloned().collect();
+        let Some(mut assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start))? else {
+            return Ok(());
+        };
+        let bounded_input = self.until != Until::Never;
+        if bounded_input && assignments.is_empty() {
+            self.send(batches, FromReader::Opened(vec![]));
+            self.send(batches, FromReader::Ended);
+            return Ok(());
+        }
+        let Some((mut reader, committer)) = self.persist(|| source.open(&assignments).map(Some))? else {
+            return Ok(());
+        };
+        for Assignment { split, from, until } in &assignments {
+            tracing::info!(
+                source = self.name,
+                split = split.name,
+                offset = from.0,
+                until = until.map(|u| u.0),
+                "reading"
+            );
+        }
+        self.start_committer(committer, committer_in)?;
+        let opened = assignments.iter().map(|assignment| (assignment.split.id, assignment.from)).collect();
+        if !self.send(batches, FromReader::Opened(opened)) {
+            return Ok(());
+        }
+        let discovered = match source.discovery() {
+            Some(every) if !bounded_input => Some(self.discover(source, found, every)?),
+            _ => None,
+        };
+        self.read(&mut *reader, &mut assignments, discovered.as_ref(), batches)
+    }
+
+    fn start_committer(&self, committer: Box<dyn Committer>, committer_in: &Sender<CommitThread>) -> Result<()> {
+        let name = format!("commit-{}-{}", self.ordinal, self.worker);
+        let _ = committer_in.send(CommitThread::spawn(name, self.name.clone(), committer)?);
+        Ok(())
+    }
+
+    /// Makes positions of splits numbers.
+    fn assignments(
+        &self,
+        source: &mut dyn Source,
+        splits: &[Split],
+        start: &Position,
+    ) -> Result<Option<Vec<Assignment>>> {
+        if splits.is_empty() {
+            return Ok(Some(vec![]));
+        }
+        let from = source.resolve(start, splits)?;
+        let until = match self.until {
+            Until::Never => None,
+            Until::End => Some(source.resolve(&Position::Latest, splits)?),
+            Until::Timestamp(timestamp) => Some(source.resolve(&Position::Timestamp(timestamp), splits)?),
+        };
+        let missing = |split: &Split| {
+            let text = format!("source \"{}\" resolved no offset for split \"{}\"", self.name, split.name);
+            Error::new(ErrorKind::Read, text)
+        };
+        let assignments = splits.iter().map(|split| {
+            let offset_in = |offsets: &Offsets| offsets.get(&split.id).copied().ok_or_else(|| missing(split));
+            let until = until.as_ref().map(offset_in).transpose()?;
+            Ok(Assignment { split: split.clone(), from: offset_in(&from)?, until })
+        });
+        assignments.collect::<Result<Vec<_>>>().map(Some)
+    }
+
+    /// Tries until it works, cannot work, or the job ends (then it gives the default).
+    fn persist<R: Default>(&self, mut call: impl FnMut() -> Result<R>) -> Result<R> {
+        let mut retry = Retry::new(self.retry, self.seed());
+        loop {
+            match call() {
+                Err(error) if error.is_retryable() && self.control.is_running() => {
+                    let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
+                    tracing::warn!(source = self.name, error = %error.report(), "trying again");
+                    thread::sleep(wait);
+                }
+                Err(error) if error.is_retryable() => return Ok(R::default()),
+                other => return other,
+            }
+        }
+    }
+
+    fn seed(&self) -> u64 {
+        self.clock.wall() ^ (self.ordinal as u64) << 32 ^ (self.worker as u64) << 48
+    }
+
+    /// Looks for new splits on a thread of its own; sends assignments to add and splits to remove.
+    fn discover(
+        &self,
+        mut source: Box<dyn Source>,
+        found: Vec<Split>,
+        every: Duration,
+    ) -> Result<Receiver<Discovered>> {
+        let (changes_in, changes) = unbounded();
+        let control = self.control.clone();
+        let (stopped_in, stopped) = bounded::<()>(1);
+        control.on_wake(Arc::new(move || {
+            let _ = stopped_in.try_send(());
+        }));
+        let (name, ordinal, peers, worker) = (self.name.clone(), self.ordinal, self.peers, self.worker);
+        let body = move || {
+            let mut known: Vec<Split> = found;
+            while matches!(stopped.recv_timeout(every), Err(RecvTimeoutError::Timeout)) && control.is_running() {
+                let now = match source.splits().and_then(|now| check_splits(&name, &now).map(|()| now)) {
+                    Ok(now) => now,
+                    Err(error) => {
+                        tracing::warn!(source = name, error = %error.report(), "splits could not be listed, the list stays");
+                        continue;
+                    }
+                };
+                let mine = |split: &&Split| (ordinal + split.ordinal as usize) % peers == worker;
+                let added: Vec<Split> = now.iter().filter(|s| !known.contains(s)).filter(mine).cloned().collect();
+                let removed: Vec<Split> = known.iter().filter(|s| !now.contains(s)).filter(mine).cloned().collect();
+                // Messages written before a split was found must not be lost, so it begins at its beginning.
+                let from = match source.resolve(&Position::Earliest, &added) {
+                    Ok(from) => from,
+                    Err(error) => {
+                        tracing::warn!(source = name, error = %error.report(), "new splits cannot be read yet");
+                        continue;
+                    }
+                };
+                known = now;
+                let add = added.into_iter().filter_map(|split| {
+                    let from = *from.get(&split.id)?;
+                    tracing::info!(source = name, split = split.name, offset = from.0, "found a new split");
+                    Some(Assignment { split, from, until: None })
+                });
+                let change = Discovered { add: add.collect(), remove: removed };
+                if !(change.add.is_empty() && change.remove.is_empty()) && changes_in.send(change).is_err() {
+                    return;
+                }
+            }
+        };
+        spawn_thread(format!("find-{ordinal}-{worker}"), body)?;
+        Ok(changes)
+    }
+
+    /// The loop of the reader thread.
+    fn read(
+        &self,
+        reader: &mut dyn Reader,
+        assignments: &mut Vec<Assignment>,
+        discovered: Option<&Receiver<Discovered>>,
+        batches: &Sender<FromReader<T>>,
+    ) -> Result<()> {
+        let mut codec = (self.new_codec)();
+        let mut batch = Batch::default();
+        let mut retry = Retry::new(self.retry, self.seed());
+        while self.control.is_running() {
+            for Discovered { add, remove } in discovered.into_iter().flat_map(Receiver::try_iter) {
+                let ids: Vec<SplitId> = remove.iter().map(|split| split.id).collect();
+                reader.assign(&add, &ids)?;
+                assignments.retain(|assignment| !ids.contains(&assignment.split.id));
+                assignments.extend(add.iter().cloned());
+                for split in remove {
+                    tracing::warn!(source = self.name, split = split.name, "split is gone");
+                }
+                let opened = add.iter().map(|assignment| (assignment.split.id, assignment.from)).collect();
+                self.send(batches, FromReader::Opened(opened));
+                self.send(batches, FromReader::Removed(ids));
+            }
+            batch.clear();
+            let progress = match reader.read(&mut batch, READ_WAIT) {
+                Ok(progress) => {
+                    retry.success();
+                    progress
+                }
+                Err(error) if error.is_retryable() => {
+                    let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
+                    tracing::warn!(source = self.name, error = %error.report(), "reading again in {wait:?}");
+                    batch.evidence.extend(assignments.iter().map(|a| (a.split.id, Evidence::Behind)));
+                    self.decode(&mut *codec, &mut batch, batches)?;
+                    thread::sleep(wait);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if !self.decode(&mut *codec, &mut batch, batches)? {
+                return Ok(());
+            }
+            if progress == Progress::Ended {
+                if self.until != Until::Never {
+                    self.send(batches, FromReader::Ended);
+                    return Ok(());
+                }
+                thread::sleep(READ_WAIT); // until a new split is found
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes a batch and sends it on; says whether the worker still listens.
+    fn decode(
+        &self,
+        codec: &mut dyn Codec<Record = T>,
+        batch: &mut Batch,
+        batches: &Sender<FromReader<T>>,
+    ) -> Result<bool> {
+        if batch.messages.is_empty() && batch.evidence.is_empty() {
+            return Ok(true);
+        }
+        let at = self.now();
+        let mut items = Vec::with_capacity(batch.messages.len());
+        for mut message in batch.messages.drain(..) {
+            message.arrival = at.wall;
+            let (split, offset, next, size) = (message.split, message.offset, message.next, message.size());
+            match codec.decode(message) {
+                Ok(record) => {
+                    let (timestamp, data) = (record.timestamp, record.data);
+                    items.push(Item::Record { split, next, offset, size, timestamp, data });
+                }
+                Err(refusal) => {
+                    let policy = if refusal.reason == Reason::Tombstone { self.on_null } else { self.on_bad };
+                    if policy == OnBad::Fail {
+                        let text = format!(
+                            "message at offset {offset} of split \"{}\" of source \"{}\" is refused ({}): {}",
+                            self.split_name(split),
+                            self.name,
+                            refusal.reason,
+                            refusal.error
+                        );
+                        return Err(Error::new(ErrorKind::Decode, text));
+                    }
+                    let (reason, error, message) = (refusal.reason, refusal.error, refusal.message);
+                    items.push(Item::Refused { reason, error, message });
+                }
+            }
+        }
+        let evidence = std::mem::take(&mut batch.evidence);
+        Ok(self.send(batches, FromReader::Batch { items, evidence, at }))
+    }
+
+    fn split_name(&self, split: SplitId) -> String {
+        let names = (self.new_source)().and_then(|mut source| source.splits());
+        let found = names.ok().and_then(|splits| splits.into_iter().find(|other| other.id == split));
+        found.map_or_else(|| split.to_string(), |split| split.name)
+    }
+}
+
+struct Discovered {
+    add: Vec<Assignment>,
+    remove: Vec<Split>,
+}
+
+/// Starts a named thread.
+pub(crate) fn spawn_thread(name: String, body: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>> {
+    let failed = format!("thread \"{name}\" cannot be started");
+    thread::Builder::new().name(name).spawn(body).map_err(|e| Error::new(ErrorKind::Cluster, failed).with_source(e))
+}
+
+/// Two splits with the same id would share one offset.
+fn check_splits(source: &str, splits: &[Split]) -> Result<()> {
+    let mut ids: Vec<(SplitId, &str)> = splits.iter().map(|split| (split.id, split.name.as_str())).collect();
+    ids.sort_unstable();
+    match ids.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) => {
+            let text = format!("source \"{source}\": splits \"{}\" and \"{}\" have the same id", pair[0].1, pair[1].1);
+            Err(Error::new(ErrorKind::Read, text))
+        }
+        None => Ok(()),
+    }
+}
