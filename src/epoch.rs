@@ -96,9 +96,60 @@ impl Clock for ManualClock {
     }
 }
 
+/// A clock whose wall is never turned back: where the other one's is, it goes on by the time that really passes.
+///
+/// Deadlines count from the wall clock. Without this, a record that is read after the wall was turned back would be given up
+/// before its window has passed.
+#[derive(Debug)]
+pub struct SteadyClock {
+    clock: Arc<dyn Clock>,
+    /// The last wall time given, and when.
+    last: Mutex<(u64, Duration)>,
+}
+
+impl SteadyClock {
+    /// Keeps this clock from going back.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let last = (clock.wall(), clock.monotonic());
+        SteadyClock { clock, last: Mutex::new(last) }
+    }
+}
+
+impl Clock for SteadyClock {
+    fn wall(&self) -> u64 {
+        let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (wall, monotonic) = (self.clock.wall(), self.clock.monotonic());
+        let passed = monotonic.saturating_sub(last.1).as_millis() as u64;
+        if wall >= last.0 + passed {
+            *last = (wall, monotonic);
+        } else if passed > 0 {
+            *last = (last.0 + passed, last.1 + Duration::from_millis(passed));
+        }
+        last.0
+    }
+    fn monotonic(&self) -> Duration {
+        self.clock.monotonic()
+    }
+    fn patience(&self, longest: Duration) -> Duration {
+        self.clock.patience(longest)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_steady_clock_goes_on_where_the_wall_is_turned_back() {
+        let clock = ManualClock::new(1_000);
+        let steady = SteadyClock::new(Arc::new(clock.clone()));
+        let mut after = |by: i64, ms: u64| {
+            clock.jump(by);
+            clock.advance(Duration::from_millis(ms));
+            steady.wall()
+        };
+        assert_eq!([after(0, 5), after(-500, 5), after(0, 5), after(1_000, 5)], [1_005, 1_010, 1_015, 1_520]);
+    }
 
     #[test]
     fn manual_clock_moves_as_told() {

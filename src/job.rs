@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::checkpoint::{NullStore, Store};
 use crate::control::Control;
 use crate::dataflow::{Flow, JobContext, run_worker};
-use crate::epoch::{Clock, SystemClock};
+use crate::epoch::{Clock, SteadyClock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Status;
 use crate::pacing::Pacing;
@@ -48,7 +48,7 @@ impl std::fmt::Debug for Job {
 impl Job {
     /// A job with the system's clock, no store, and the clock of `--clock auto` with a window of a minute.
     pub fn new(name: impl Into<String>) -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(Arc::new(SystemClock::new())));
         let started = clock.wall();
         Job {
             context: JobContext {
@@ -69,7 +69,7 @@ impl Job {
     /// Takes time from another clock.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.context.clock = clock;
+        self.context.clock = Arc::new(SteadyClock::new(clock));
         self
     }
 

@@ -152,7 +152,7 @@ impl Driver {
         let Some((_, rejected)) = &mut self.inputs else { return false };
         let mut any = false;
         for intake in self.intakes.borrow_mut().iter_mut() {
-            if let Taken::Some(records, bytes) = intake.take(self.epoch, rejected) {
+            if let Taken::Some(records, bytes) = intake.take(self.epoch, self.heard.time.get(), rejected) {
                 self.pacer.add(records, bytes);
                 any = true;
             }

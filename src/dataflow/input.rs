@@ -36,8 +36,9 @@ pub(crate) enum Taken {
 
 /// One input of one worker, whatever its records are.
 pub(crate) trait Intake {
-    /// Puts what the reader thread has sent, one batch, into the open epoch.
-    fn take(&mut self, epoch: Epoch, rejected: &mut Handle<Rejected>) -> Taken;
+    /// Puts what the reader thread has sent, one batch, into the open epoch. `clock` is the job's clock as far
+    /// as it is known.
+    fn take(&mut self, epoch: Epoch, clock: u64, rejected: &mut Handle<Rejected>) -> Taken;
     /// Whether nothing will come any more.
     fn has_ended(&self) -> bool;
     /// Closes the epoch: adds what is to be reported of it, and the split times.
@@ -125,7 +126,14 @@ impl<T: Data> TypedIntake<T> {
         splits.iter_mut().find(|split| split.id == id)
     }
 
-    fn take_items(&mut self, items: Vec<Item<T>>, at: Now, epoch: Epoch, rejected: &mut Handle<Rejected>) -> Taken {
+    fn take_items(
+        &mut self,
+        items: Vec<Item<T>>,
+        at: Now,
+        epoch: Epoch,
+        clock: u64,
+        rejected: &mut Handle<Rejected>,
+    ) -> Taken {
         let (mut bytes, count) = (0, items.len());
         self.buffer.reserve(count);
         let mut run: Option<(SplitId, Offset, usize)> = None; // the split of the last item, its next offset, its index
@@ -151,7 +159,7 @@ impl<T: Data> TypedIntake<T> {
             run = Some((id, next, index));
             match item {
                 Item::Record { split, offset, size, timestamp, data, .. } => {
-                    let arrival = self.splits[index].time.read(timestamp, at);
+                    let arrival = self.splits[index].time.read(timestamp, at, clock);
                     self.ahead += u64::from(arrival.ahead);
                     self.records += 1;
                     bytes += size;
@@ -180,13 +188,13 @@ impl<T: Data> TypedIntake<T> {
 }
 
 impl<T: Data> Intake for TypedIntake<T> {
-    fn take(&mut self, epoch: Epoch, rejected: &mut Handle<Rejected>) -> Taken {
+    fn take(&mut self, epoch: Epoch, clock: u64, rejected: &mut Handle<Rejected>) -> Taken {
         if self.committer.is_none() {
             self.committer = self.reader.committer.try_recv().ok();
         }
         match self.reader.batches.try_recv() {
             Ok(FromReader::Batch { items, evidence, at }) => {
-                let taken = self.take_items(items, at, epoch, rejected);
+                let taken = self.take_items(items, at, epoch, clock, rejected);
                 for (id, evidence) in evidence {
                     if let Some(split) = Self::split(&mut self.splits, id) {
                         split.time.evidence(evidence, at);

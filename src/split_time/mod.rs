@@ -96,8 +96,9 @@ impl SplitTime {
         SplitTime { mode, max_ahead: max_ahead.as_millis() as u64, time: 0, caught_up: None, ended: false }
     }
 
-    /// A record was read; `timestamp` is its own, if it has one.
-    pub fn read(&mut self, timestamp: Option<u64>, now: Now) -> Arrival {
+    /// A record was read; `timestamp` is its own, if it has one. `clock` is the job's clock as far as it is known here: a record
+    /// that is read live gets its whole window from there even if the wall clock was turned back.
+    pub fn read(&mut self, timestamp: Option<u64>, now: Now, clock: u64) -> Arrival {
         self.pass(now);
         let ahead = timestamp.is_some_and(|timestamp| timestamp > now.wall.saturating_add(self.max_ahead));
         let believed = if ahead { Some(now.wall) } else { timestamp };
@@ -109,7 +110,7 @@ impl SplitTime {
             self.time = self.time.max(timestamp.min(cap));
         }
         let base = match self.mode {
-            TimeMode::Auto { .. } if self.caught_up.is_some() => self.time.max(now.wall),
+            TimeMode::Auto { .. } if self.caught_up.is_some() => self.time.max(now.wall).max(clock),
             TimeMode::Auto { .. } => self.time,
             TimeMode::Event { .. } => believed.unwrap_or(self.time),
         };
@@ -206,22 +207,22 @@ mod tests {
     #[test]
     fn a_backlog_moves_by_its_timestamps_alone() {
         let mut split = auto();
-        assert_eq!(split.read(Some(500), at(0)), Arrival { base: 500, timestamp: 500, ahead: false });
+        assert_eq!(split.read(Some(500), at(0), 0), Arrival { base: 500, timestamp: 500, ahead: false });
         assert_eq!(split.time(at(60_000)), Some(500));
-        assert_eq!(split.read(Some(400), at(60_000)).base, 500);
+        assert_eq!(split.read(Some(400), at(60_000), 0).base, 500);
     }
 
     #[test]
     fn caught_up_time_passes_and_becomes_the_wall_clock_after_the_window() {
         let mut split = auto();
-        split.read(Some(500), at(0));
+        split.read(Some(500), at(0), 0);
         for ms in (0..10_000).step_by(1_000) {
             split.evidence(Evidence::CaughtUp, at(ms));
             assert_eq!(split.time(at(ms)), Some(500 + ms));
         }
         split.evidence(Evidence::CaughtUp, at(10_000));
         assert_eq!(split.time(at(10_000)), Some(START + 10_000));
-        assert_eq!(split.read(None, at(10_001)).base, START + 10_001);
+        assert_eq!(split.read(None, at(10_001), 0).base, START + 10_001);
     }
 
     #[test]
@@ -247,7 +248,7 @@ mod tests {
             assert_eq!(split.time(at(20_000)), Some(START + 20_000));
             split.evidence(Evidence::CaughtUp, jumped(21_000, by));
             assert_eq!(split.time(jumped(21_000, by)), Some(START + 21_000));
-            assert!(split.read(None, jumped(21_000, by)).base >= START + 21_000);
+            assert!(split.read(None, jumped(21_000, by), 0).base >= START + 21_000);
             for ms in (22_000..=31_000).step_by(1_000) {
                 split.evidence(Evidence::CaughtUp, jumped(ms, by));
             }
@@ -261,10 +262,10 @@ mod tests {
         let event = TimeMode::Event { max_disorder: Duration::ZERO, idle_after: HOUR };
         for mode in [TimeMode::Auto { window: WINDOW }, event] {
             let mut split = SplitTime::new(mode, HOUR);
-            let arrival = split.read(Some(START + 3_600_001), at(0));
+            let arrival = split.read(Some(START + 3_600_001), at(0), 0);
             assert_eq!((arrival.timestamp, arrival.ahead), (START, true));
             assert_eq!(split.time(at(0)), Some(0));
-            assert!(!split.read(Some(START + 3_600_000), at(0)).ahead);
+            assert!(!split.read(Some(START + 3_600_000), at(0), 0).ahead);
         }
     }
 
@@ -272,7 +273,7 @@ mod tests {
     fn event_time_follows_timestamps_and_leaves_idle_splits_out() {
         let idle_after = Duration::from_secs(5);
         let mut split = SplitTime::new(TimeMode::Event { max_disorder: Duration::from_millis(100), idle_after }, HOUR);
-        assert_eq!(split.read(Some(1_000), at(0)).base, 1_000);
+        assert_eq!(split.read(Some(1_000), at(0), 0).base, 1_000);
         assert_eq!(split.time(at(0)), Some(900));
         for ms in (0..5_000).step_by(1_000) {
             split.evidence(Evidence::CaughtUp, at(ms));
@@ -280,9 +281,12 @@ mod tests {
         }
         split.evidence(Evidence::CaughtUp, at(5_000));
         assert_eq!(split.time(at(5_000)), None);
-        assert_eq!(split.read(Some(1_500), at(5_001)).base, 1_500);
+        assert_eq!(split.read(Some(1_500), at(5_001), 0).base, 1_500);
         assert_eq!(split.time(at(5_001)), Some(1_400));
         split.evidence(Evidence::Ended, at(5_002));
         assert_eq!(split.time(at(5_002)), None);
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,217 @@
+//! The clock against the promise it makes, on random scripts of reading, silence, outages, ends, late splits and jumps of the
+//! wall clock. Each family of checks would catch its own fault:
+//!
+//! * a record is given up while a message that could have matched it still waits in a broker: time passed in a backlog, an
+//!   outage or a pause;
+//! * a record is given up before its window has really passed: a jump of the wall clock fired deadlines;
+//! * a record is never given up although nothing more comes: a silent topic, or an ended split, holds the clock;
+//! * the clock goes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{EVIDENCE_AGE, Now, SplitTime, TimeMode};
+use crate::epoch::{Clock, ManualClock, SteadyClock};
+use crate::source::Evidence;
+
+const WINDOW: u64 = 20_000;
+const STEP: u64 = 250;
+const START: u64 = 10_000_000;
+
+#[derive(Clone, Debug)]
+enum Action {
+    /// The producer writes a message, stamped with the true time.
+    Produce(usize),
+    /// The reader reads so many messages, and says that it is caught up if that was all.
+    Read(usize, usize),
+    /// The broker is away, or back.
+    Outage(usize, bool),
+    /// The split ends: nothing is produced any more.
+    End(usize),
+    /// A split is found that was there all the time.
+    Find,
+    /// Our wall clock jumps, in milliseconds.
+    Jump(i64),
+    /// Nothing is done for some steps.
+    Sleep(u64),
+}
+
+struct Split {
+    time: SplitTime,
+    /// True times of production, in order.
+    log: Vec<u64>,
+    read: usize,
+    away: bool,
+    ended: bool,
+    known: bool,
+    /// The largest timestamp read, as far as the wall clock lets it be believed.
+    past: u64,
+}
+
+/// A record that waits for its deadline.
+struct Waiting {
+    deadline: u64,
+    /// When it was read, if its split was caught up then: its window counts from there.
+    live_since: Option<u64>,
+}
+
+struct World {
+    splits: Vec<Split>,
+    /// True milliseconds since the start.
+    now: u64,
+    hands: ManualClock,
+    steady: SteadyClock,
+    clock: u64,
+    waiting: Vec<Waiting>,
+    fired: usize,
+}
+
+impl World {
+    fn now(&self) -> Now {
+        Now { wall: self.steady.wall(), monotonic: self.steady.monotonic() }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now += ms;
+        self.hands.advance(Duration::from_millis(ms));
+        self.steady.wall(); // somebody looks at it all the time
+    }
+
+    fn act(&mut self, action: &Action) {
+        let (now, true_now) = (self.now(), START + self.now);
+        let count = self.splits.len();
+        match action {
+            Action::Produce(split) => {
+                let split = &mut self.splits[split % count];
+                if !split.ended {
+                    split.log.push(true_now);
+                }
+            }
+            Action::Read(split, most) => {
+                let split = &mut self.splits[split % count];
+                if !split.known || split.away {
+                    return;
+                }
+                for timestamp in split.log[split.read..].iter().take(*most) {
+                    let live = split.time.is_caught_up(now);
+                    let arrival = split.time.read(Some(*timestamp), now, self.clock);
+                    let deadline = (arrival.base + WINDOW).max(self.clock);
+                    self.waiting.push(Waiting { deadline, live_since: live.then_some(self.now) });
+                    split.past = split.past.max((*timestamp).min(now.wall));
+                    split.read += 1;
+                }
+                if split.read == split.log.len() {
+                    split.time.evidence(if split.ended { Evidence::Ended } else { Evidence::CaughtUp }, now);
+                }
+            }
+            Action::Outage(split, away) => {
+                let split = &mut self.splits[split % count];
+                split.away = *away;
+                if *away && split.known {
+                    split.time.evidence(Evidence::Behind, now);
+                }
+            }
+            Action::End(split) => self.splits[split % count].ended = true,
+            Action::Find => {
+                if let Some(split) = self.splits.iter_mut().find(|split| !split.known) {
+                    split.known = true;
+                }
+            }
+            Action::Jump(by) => self.hands.jump(*by),
+            Action::Sleep(steps) => self.pass(steps * STEP),
+        }
+    }
+
+    /// Lets a step of time pass, and what waits expire.
+    fn step(&mut self) -> Result<(), TestCaseError> {
+        self.pass(STEP);
+        let now = self.now();
+        let times = self.splits.iter_mut().filter(|split| split.known).filter_map(|split| split.time.time(now));
+        let clock = self.clock.max(times.min().unwrap_or(0));
+        prop_assert!(clock >= self.clock);
+        self.clock = clock;
+        let (due, waiting): (Vec<_>, Vec<_>) = self.waiting.drain(..).partition(|record| record.deadline < clock);
+        self.waiting = waiting;
+        for record in due {
+            self.fired += 1;
+            // What was produced since a split was last known to be caught up may be unknown to us for the age of evidence;
+            // everything else that could have matched must have been read.
+            let settled = record.deadline.saturating_sub(EVIDENCE_AGE.as_millis() as u64);
+            for split in self.splits.iter().filter(|split| split.known) {
+                let unread = split.log[split.read..].iter().find(|t| **t < settled);
+                prop_assert!(unread.is_none(), "deadline {} at {}: unread {unread:?}", record.deadline, self.now);
+            }
+            // Where some split was not even read past the beginning of the window, the window has really passed.
+            let base = record.deadline - WINDOW;
+            let quiet = self.splits.iter().any(|split| split.known && !split.ended && split.past <= base);
+            if let Some(since) = record.live_since.filter(|_| quiet) {
+                prop_assert!(self.now - since >= WINDOW, "read at {since}, given up at {}", self.now);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let split = 0usize..3;
+    let action = prop_oneof![
+        8 => split.clone().prop_map(Action::Produce),
+        16 => (split.clone(), 1usize..6).prop_map(|(split, most)| Action::Read(split, most)),
+        2 => (split.clone(), any::<bool>()).prop_map(|(split, away)| Action::Outage(split, away)),
+        1 => split.prop_map(Action::End),
+        1 => Just(Action::Find),
+        1 => prop_oneof![Just(3_600_000), Just(-3_600_000), -30_000i64..30_000].prop_map(Action::Jump),
+        2 => (1u64..60).prop_map(Action::Sleep),
+    ];
+    prop::collection::vec(action, 1..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn keeps_its_promise(actions in actions(), backlog in prop::collection::vec(0u64..600_000, 0..20)) {
+        let new = |known: bool| Split {
+            time: SplitTime::new(TimeMode::Auto { window: Duration::from_millis(WINDOW) }, Duration::from_secs(3600)),
+            log: vec![],
+            read: 0,
+            away: false,
+            ended: false,
+            known,
+            past: 0,
+        };
+        let hands = ManualClock::new(START);
+        let mut world = World {
+            splits: vec![new(true), new(true), new(false)],
+            now: 0,
+            steady: SteadyClock::new(Arc::new(hands.clone())),
+            hands,
+            clock: 0,
+            waiting: vec![],
+            fired: 0,
+        };
+        // Old messages that were there before the job.
+        let mut old: Vec<u64> = backlog.iter().map(|age| START - age).collect();
+        old.sort_unstable();
+        for (index, timestamp) in old.into_iter().enumerate() {
+            world.splits[index % 2].log.push(timestamp);
+        }
+        for action in &actions {
+            world.act(action);
+            world.step()?;
+        }
+        // Then silence, and brokers that answer: whatever waits is given up.
+        for _ in 0..3 * WINDOW / STEP {
+            for split in 0..3 {
+                world.act(&Action::Outage(split, false));
+                world.act(&Action::Find);
+                world.act(&Action::Read(split, 100));
+            }
+            world.step()?;
+        }
+        let ended = world.splits.iter().all(|split| split.ended);
+        prop_assert!(ended || world.waiting.is_empty(), "{} records still wait", world.waiting.len());
+    }
+}
