@@ -1,6 +1,8 @@
 //! syncline: stream synchronization.
 pub mod broker;
 pub mod checkpoint;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod dataflow;
 pub mod epoch;
 pub mod error;
