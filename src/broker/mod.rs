@@ -1,8 +1,26 @@
 //! The registry: from a URL to the adapter of its broker. The only list of brokers in the crate.
+//!
+//! | broker | means |
+//! |---|---|
+//! | `host:port,host:port` | Kafka |
+//! | `kafka://host:port,host:port` | Kafka |
+//! | `file:DIR` | the files of a folder |
+//! | `memory:NAME` | a broker inside this process |
+//!
+//! A topic may be a whole URL; then it names its broker too: `kafka://host:port/TOPIC`, `file:DIR/TOPIC`,
+//! `memory:NAME/TOPIC`. So the topics of one job may live in different brokers.
 
-use crate::error::Result;
+use std::fmt::Write;
+
+use crate::error::{Error, ErrorKind, Result};
 use crate::sink::NewSink;
 use crate::source::NewSource;
+
+pub mod file;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+pub mod memory;
+mod outbox;
 
 /// What every adapter is told beside its URL and topic.
 #[derive(Clone, Debug, Default)]
@@ -13,12 +31,233 @@ pub struct BrokerOptions {
     pub properties: Vec<(String, String)>,
 }
 
-/// The source of a topic of a broker. Checks everything that can be checked without connecting.
-pub fn source(_broker: &str, _topic: &str, _options: &BrokerOptions) -> Result<NewSource> {
-    unimplemented!()
+/// What is known of a scheme.
+struct Scheme {
+    name: &'static str,
+    /// `//` must follow, so that `kafka:9092` stays a host and its port.
+    slashes: bool,
+    /// How a URL of it looks.
+    form: &'static str,
+    state: State,
 }
 
-/// The sink of a broker.
-pub fn sink(_broker: &str, _options: &BrokerOptions) -> Result<NewSink> {
-    unimplemented!()
+enum State {
+    /// Its adapter is in every build.
+    Always,
+    /// Its adapter is in builds with the feature of this name.
+    Feature(&'static str),
+    /// There will be an adapter.
+    Future,
 }
+
+const SCHEMES: [Scheme; 9] = [
+    Scheme { name: "kafka", slashes: true, form: "kafka://HOST:PORT,..", state: State::Feature("kafka") },
+    Scheme { name: "file", slashes: false, form: "file:DIR", state: State::Always },
+    Scheme { name: "memory", slashes: false, form: "memory:NAME", state: State::Always },
+    Scheme { name: "nats", slashes: true, form: "nats://HOST:PORT", state: State::Future },
+    Scheme { name: "amqp", slashes: true, form: "amqp://HOST:PORT", state: State::Future },
+    Scheme { name: "amqps", slashes: true, form: "amqps://HOST:PORT", state: State::Future },
+    Scheme { name: "servicebus", slashes: false, form: "servicebus:NAMESPACE", state: State::Future },
+    Scheme { name: "rocketmq", slashes: true, form: "rocketmq://HOST:PORT", state: State::Future },
+    Scheme { name: "hbase", slashes: true, form: "hbase://HOST:PORT", state: State::Future },
+];
+
+/// The source of a topic of a broker. Checks everything that can be checked without connecting.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`] with the fix: an unknown scheme, a broker that this build does not have, a bad address or topic, a
+/// property that the adapter does not know.
+pub fn source(broker: &str, topic: &str, options: &BrokerOptions) -> Result<NewSource> {
+    let (broker, topic) = split_topic(broker, topic)?;
+    let (scheme, rest) = parse(&broker)?;
+    match scheme.name {
+        "file" => file::source(&folder(rest)?, &topic, options),
+        "memory" => memory::MemoryBroker::named(&memory_name(rest)?).source(&topic, options),
+        #[cfg(feature = "kafka")]
+        "kafka" => kafka::source(&hosts(rest)?, &topic, options),
+        _ => Err(not_built(scheme)),
+    }
+}
+
+/// The sink of a broker. Checks everything that can be checked without connecting.
+///
+/// # Errors
+///
+/// As [`source`].
+pub fn sink(broker: &str, options: &BrokerOptions) -> Result<NewSink> {
+    let (scheme, rest) = parse(broker)?;
+    match scheme.name {
+        "file" => file::sink(&folder(rest)?, options),
+        "memory" => memory::MemoryBroker::named(&memory_name(rest)?).sink(options),
+        #[cfg(feature = "kafka")]
+        "kafka" => kafka::sink(&hosts(rest)?, options),
+        _ => Err(not_built(scheme)),
+    }
+}
+
+/// Splits a topic that is a whole URL into its broker and its topic; of any other topic the broker is `broker`.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`] if the URL names no topic.
+pub fn split_topic(broker: &str, topic: &str) -> Result<(String, String)> {
+    if !is_url(topic) {
+        return Ok((broker.to_owned(), topic.to_owned()));
+    }
+    let missing =
+        || config(format!("topic {:?} names no topic behind its broker: expected BROKER/TOPIC", redact(topic)));
+    let start = topic.find("://").map_or_else(|| topic.find(':').map_or(0, |colon| colon + 1), |colon| colon + 3);
+    let (broker, name) = match topic[start..].rfind('/') {
+        Some(slash) => (&topic[..start + slash], &topic[start + slash + 1..]),
+        None if topic.starts_with("file:") && !topic.contains("://") => ("file:.", &topic[start..]),
+        None => return Err(missing()),
+    };
+    // `file:/TOPIC` is a file of the root folder.
+    let broker = if broker == "file:" { "file:/" } else { broker };
+    if name.is_empty() { Err(missing()) } else { Ok((broker.to_owned(), name.to_owned())) }
+}
+
+/// Whether this is a URL of a broker, and not the name of a topic or a list of hosts.
+fn is_url(text: &str) -> bool {
+    text.contains("://") || known_scheme(text).is_some()
+}
+
+fn known_scheme(text: &str) -> Option<(&'static Scheme, &str)> {
+    SCHEMES.iter().find_map(|scheme| {
+        let rest = text.strip_prefix(scheme.name)?.strip_prefix(':')?;
+        let rest = if scheme.slashes { rest.strip_prefix("//")? } else { rest };
+        Some((scheme, rest))
+    })
+}
+
+/// The scheme of a broker and what follows it.
+fn parse(broker: &str) -> Result<(&'static Scheme, &str)> {
+    if let Some(found) = known_scheme(broker) {
+        return Ok(found);
+    }
+    if let (false, Ok(())) = (broker.contains("://"), check_hosts(broker)) {
+        return Ok((&SCHEMES[0], broker));
+    }
+    let name = broker.split("://").next().unwrap_or_default();
+    let looks_like_url = name.len() < broker.len() || (!broker.contains(',') && similar(name_of(broker)).is_some());
+    if looks_like_url {
+        return Err(unknown_scheme(broker));
+    }
+    check_hosts(broker)?;
+    Ok((&SCHEMES[0], broker))
+}
+
+/// What stands before the first colon.
+fn name_of(broker: &str) -> &str {
+    broker.split(':').next().unwrap_or_default()
+}
+
+fn similar(name: &str) -> Option<&'static Scheme> {
+    let name = name.to_lowercase();
+    let rated = SCHEMES.iter().map(|scheme| (strsim::damerau_levenshtein(&name, scheme.name), scheme));
+    rated.filter(|(distance, scheme)| *distance <= scheme.name.len() / 3).min_by_key(|(d, _)| *d).map(|(_, s)| s)
+}
+
+fn unknown_scheme(broker: &str) -> Error {
+    let name = name_of(broker);
+    let mut text = format!("broker {:?} has an unknown scheme {name:?}", redact(broker));
+    if let Some(scheme) = similar(name) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "; did you mean {}?", scheme.form);
+    }
+    let built = SCHEMES.iter().filter(|scheme| !matches!(scheme.state, State::Future)).map(|scheme| scheme.form);
+    let _ = write!(text, " (known are {} and HOST:PORT,.. for Kafka)", built.collect::<Vec<_>>().join(", "));
+    config(text)
+}
+
+fn not_built(scheme: &Scheme) -> Error {
+    config(match scheme.state {
+        State::Feature(feature) => format!(
+            "this build has no {} broker: build it with `cargo build --release --features {feature}`",
+            scheme.name
+        ),
+        State::Always | State::Future => format!("{} brokers ({}) do not exist yet", scheme.name, scheme.form),
+    })
+}
+
+/// Takes `DIR` out of `DIR`, `/DIR` or `///DIR`.
+fn folder(rest: &str) -> Result<String> {
+    let folder = match rest.strip_prefix("//") {
+        Some(path) => {
+            let path = path.strip_prefix("localhost").unwrap_or(path);
+            if !path.starts_with('/') {
+                return Err(config(format!(
+                    "broker \"file:{rest}\" names a host: write file:DIR for a relative folder, file:///DIR for an absolute one"
+                )));
+            }
+            path
+        }
+        None => rest,
+    };
+    match folder {
+        "" => Err(config("broker \"file:\" names no folder: expected file:DIR".into())),
+        folder => Ok(folder.to_owned()),
+    }
+}
+
+fn memory_name(rest: &str) -> Result<String> {
+    match rest.trim_start_matches('/') {
+        "" => Err(config("broker \"memory:\" has no name: expected memory:NAME".into())),
+        name => Ok(name.to_owned()),
+    }
+}
+
+#[cfg(feature = "kafka")]
+fn hosts(rest: &str) -> Result<String> {
+    let hosts = rest.strip_suffix('/').unwrap_or(rest);
+    check_hosts(hosts)?;
+    Ok(hosts.to_owned())
+}
+
+/// Every part of `host:port,host:port` must be one.
+fn check_hosts(hosts: &str) -> Result<()> {
+    for host in hosts.split(',') {
+        let valid = host.rsplit_once(':').is_some_and(|(name, port)| {
+            let ipv6 = name.starts_with('[') && name.ends_with(']');
+            !name.is_empty()
+                && (ipv6 || !name.contains([':', '/', ' ', '@']))
+                && port.parse::<u16>().is_ok_and(|p| p > 0)
+        });
+        if !valid {
+            return Err(config(format!(
+                "broker {:?}: {:?} is not HOST:PORT (a list of them means Kafka; other brokers are URLs such as file:DIR)",
+                redact(hosts),
+                redact(host)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The URL without user and password.
+fn redact(url: &str) -> String {
+    let start = url.find("://").map_or(0, |colon| colon + 3);
+    let end = url[start..].find('/').map_or(url.len(), |slash| start + slash);
+    match url[start..end].rfind('@') {
+        Some(at) => format!("{}***{}", &url[..start], &url[start + at..]),
+        None => url.to_owned(),
+    }
+}
+
+fn config(text: String) -> Error {
+    Error::new(ErrorKind::Config, text)
+}
+
+/// Refuses properties, for adapters that have none.
+fn no_properties(broker: &str, options: &BrokerOptions) -> Result<()> {
+    let problem =
+        |(name, _): &(String, String)| format!("{broker} has no properties, but {name:?} is given: remove it");
+    match options.properties.iter().map(problem).collect::<Vec<_>>() {
+        problems if problems.is_empty() => Ok(()),
+        problems => Err(Error::config(&problems)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
