@@ -1,1 +1,2 @@
 //! The synchronization job.
+pub mod json;
