@@ -1,2 +1,3 @@
 //! The synchronization job.
+pub mod document;
 pub mod json;
