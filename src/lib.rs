@@ -1,6 +1,7 @@
 //! syncline: stream synchronization.
 pub mod broker;
 pub mod checkpoint;
+pub mod cli;
 pub mod dataflow;
 pub mod epoch;
 pub mod error;

@@ -224,7 +224,8 @@ mod tests {
     fn names_and_keys_are_escaped() {
         let documents = Documents::new(&["a\"b", "c\nd"]);
         let one = values(&[(0, "1")]);
-        let line = text(|out| documents.delayed(out, &"x\"\\\n\u{1}:é", one.iter().map(|(side, value)| (*side, value))));
+        let line =
+            text(|out| documents.delayed(out, &"x\"\\\n\u{1}:é", one.iter().map(|(side, value)| (*side, value))));
         let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(value["key"], "x\"\\\n\u{1}:é");
         assert_eq!(value["error"], "Missing information from c\nd.");
@@ -248,7 +249,8 @@ mod tests {
         let mut message = Message::new(split, Offset(7), Offset(8), Some(Bytes::from_static(b"{\"a\n")));
         message.timestamp = Some(5);
         message.key = Some(Bytes::from_static(b"plain"));
-        let letter = |message: &Message| text(|out| dead_letter(out, Reason::InvalidJson, "no \"", "one", "one[0]", message));
+        let letter =
+            |message: &Message| text(|out| dead_letter(out, Reason::InvalidJson, "no \"", "one", "one[0]", message));
         assert_eq!(
             letter(&message),
             r#"{"error":"no \"","reason":"invalid_json","topic":"one","split":"one[0]","offset":7,"timestamp":5,"key":"plain","value":"{\"a\n"}"#

@@ -96,13 +96,15 @@ impl Extractor {
             problems.push("a key needs at least one field".to_owned());
         }
         if paths.len() > MAX_FIELDS {
-            problems.push(format!("{} fields are too many: at most {MAX_FIELDS} can be taken out of a value", paths.len()));
+            problems
+                .push(format!("{} fields are too many: at most {MAX_FIELDS} can be taken out of a value", paths.len()));
         }
         for (index, outer) in paths.iter().enumerate() {
             for (other, inner) in paths.iter().enumerate() {
                 let (outer_parts, inner_parts) = (outer.parts(), inner.parts());
                 if index != other && inner_parts.len() > outer_parts.len() && inner_parts.starts_with(outer_parts) {
-                    problems.push(format!("\"{inner}\" is inside of \"{outer}\": a field is text, a number or a boolean"));
+                    problems
+                        .push(format!("\"{inner}\" is inside of \"{outer}\": a field is text, a number or a boolean"));
                 }
             }
         }
@@ -147,7 +149,8 @@ impl Extractor {
             }
         };
         if let Some((name, field)) = found.ambiguous {
-            let error = format!("member \"{name}\" on the path to \"{}\" stands twice in its object", self.paths[field]);
+            let error =
+                format!("member \"{name}\" on the path to \"{}\" stands twice in its object", self.paths[field]);
             return Err(Refused { reason: Reason::KeyAmbiguous, error });
         }
         let keys = &found.values[..self.keys];
@@ -314,11 +317,16 @@ fn check_key(path: &Path, raw: Option<&str>) -> Result<(), Refused> {
 }
 
 fn timestamp(path: &Path, raw: Option<&str>) -> Result<u64, Refused> {
-    let refused = |what: String| Refused { reason: Reason::InvalidTimestamp, error: format!("timestamp \"{path}\" {what}") };
+    let refused =
+        |what: String| Refused { reason: Reason::InvalidTimestamp, error: format!("timestamp \"{path}\" {what}") };
     let Some(raw) = raw else { return Err(refused("is missing".to_owned())) };
     let text = match raw.as_bytes()[0] {
         b'"' => unquote(raw).ok(),
-        _ => return raw.parse().map_err(|_| refused(format!("is {}, not whole milliseconds or RFC 3339 text", shortened(raw)))),
+        _ => {
+            return raw
+                .parse()
+                .map_err(|_| refused(format!("is {}, not whole milliseconds or RFC 3339 text", shortened(raw))));
+        }
     };
     let time = text.and_then(|text| text.parse::<jiff::Timestamp>().ok());
     let Some(time) = time else { return Err(refused(format!("is {}, not RFC 3339 text", shortened(raw)))) };

@@ -67,9 +67,7 @@ impl FromStr for Path {
             Some(pointer) => pointer.split('/').map(unescape_pointer).collect::<Result<_, _>>(),
             None => split_dotted(text),
         };
-        parts
-            .map(|parts| Path { parts, text: text.to_owned() })
-            .map_err(|problem| format!("path {text:?}: {problem}"))
+        parts.map(|parts| Path { parts, text: text.to_owned() }).map_err(|problem| format!("path {text:?}: {problem}"))
     }
 }
 
@@ -103,7 +101,9 @@ fn split_dotted(text: &str) -> Result<Vec<String>, String> {
         }
     }
     match parts.iter().any(String::is_empty) {
-        true => Err("a name is empty; if a field is really called so, write the path as a JSON Pointer (/a//b)".to_owned()),
+        true => {
+            Err("a name is empty; if a field is really called so, write the path as a JSON Pointer (/a//b)".to_owned())
+        }
         false => Ok(parts),
     }
 }
@@ -137,10 +137,7 @@ mod tests {
     #[test]
     fn lists_are_split_at_commas() {
         let paths = Path::list(r"a.b, /c/d,e\,f\\,g").expect("paths");
-        assert_eq!(
-            paths.iter().map(|path| path.parts.join("|")).collect::<Vec<_>>(),
-            ["a|b", "c|d", r"e,f\", "g"]
-        );
+        assert_eq!(paths.iter().map(|path| path.parts.join("|")).collect::<Vec<_>>(), ["a|b", "c|d", r"e,f\", "g"]);
         assert_eq!(Path::list("a..b,c,,/~").expect_err("problems").len(), 3);
     }
 }

@@ -28,7 +28,9 @@ fn extractor(keys: &str, timestamp: Option<&str>) -> Extractor {
 
 fn fields(keys: &str, value: &str) -> Vec<String> {
     let mut fields = Fields::default();
-    extractor(keys, None).extract(value.as_bytes(), &mut fields).unwrap_or_else(|refused| panic!("{value}: {refused:?}"));
+    extractor(keys, None)
+        .extract(value.as_bytes(), &mut fields)
+        .unwrap_or_else(|refused| panic!("{value}: {refused:?}"));
     fields.0
 }
 
@@ -140,7 +142,8 @@ fn timestamps_are_milliseconds_or_rfc_3339() {
     ] {
         assert_eq!(timestamp(&format!(r#"{{"k":1,"t":{text}}}"#)), Ok(Some(expected)), "{text}");
     }
-    for text in ["-1", "1.5", "1e3", "null", "true", "{}", r#""yesterday""#, r#""1969-12-31T23:59:59Z""#, r#""\ud800""#] {
+    for text in ["-1", "1.5", "1e3", "null", "true", "{}", r#""yesterday""#, r#""1969-12-31T23:59:59Z""#, r#""\ud800""#]
+    {
         let refused = timestamp(&format!(r#"{{"k":1,"t":{text}}}"#)).expect_err(text);
         assert_eq!(refused.reason, Reason::InvalidTimestamp, "{text}");
     }
