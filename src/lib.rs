@@ -24,6 +24,7 @@ pub mod commit;
 pub mod control;
 pub mod job;
 pub mod observe;
+pub mod cli;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

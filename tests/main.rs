@@ -1,3 +1,4 @@
-//! The one binary of integration tests.
+//! Every integration test, in one binary: it links once.
 
+mod cli;
 mod conformance;

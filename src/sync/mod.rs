@@ -24,6 +24,8 @@ mod batch;
 mod card;
 mod counts;
 mod details;
+pub mod document;
+pub mod json;
 mod key;
 mod number;
 mod operator;

@@ -1,0 +1,193 @@
+//! What a valid command line of `syncline sync` says, as plain data.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::source::Position;
+use crate::sync::json::Path;
+
+/// Everything that the synchronization job is told. Checked as far as that is possible without connecting to anything.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SyncConfig {
+    /// The sides, in the order of the output.
+    pub inputs: Vec<Input>,
+    /// Where the outputs are.
+    pub output_broker: String,
+    /// The topic of joined records, as it is called in the broker.
+    pub joined_topic: String,
+    /// The topic of delays, as it is called in the broker; there if and only if delays are written.
+    pub delay_topic: Option<String>,
+    /// The topic of dead letters, as it is called in the broker.
+    pub dead_letter_topic: Option<String>,
+    /// How long a record waits for its partner.
+    pub window: Duration,
+    /// How long a finished key is remembered.
+    pub remember: Duration,
+    /// How long a key can wait at most.
+    pub max_wait: Option<Duration>,
+    /// Which of several records of a side and key counts.
+    pub duplicates: Duplicates,
+    /// What becomes of partners that come after the delay.
+    pub late: Late,
+    /// What becomes of waiting records when all inputs have ended.
+    pub at_end: AtEnd,
+    /// How key fields are compared.
+    pub key_types: KeyTypes,
+    /// Where a value has its time; `None` for the message's own.
+    pub timestamp_field: Option<Path>,
+    /// What time the deadlines follow.
+    pub clock: ClockMode,
+    /// Timestamps further ahead of the wall clock are not believed.
+    pub max_ahead: Duration,
+    /// What becomes of messages without a value.
+    pub on_null: OnNull,
+    /// What becomes of records without a usable key or timestamp.
+    pub on_bad_record: OnBadRecord,
+    /// The size of the state above which the job ends, in bytes.
+    pub max_state_bytes: Option<u64>,
+    /// Where to start.
+    pub start: Position,
+    /// When to end.
+    pub until: Until,
+    /// The name to commit offsets under.
+    pub group: String,
+    /// End after so many records.
+    pub max_records: Option<u64>,
+    /// Properties of Kafka's client.
+    pub kafka: Vec<Property>,
+    /// Where state was asked to be kept. This version keeps none.
+    pub backend_folder: Option<PathBuf>,
+    /// The workers of the job.
+    pub workers: Workers,
+    /// What to say at the start, because somebody may expect something else.
+    pub warnings: Vec<String>,
+}
+
+/// A side of the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The broker, as it was written.
+    pub broker: String,
+    /// The topic in the broker.
+    pub topic: String,
+    /// What the side is called in the output.
+    pub name: String,
+    /// The fields of the key.
+    pub keys: Vec<Path>,
+}
+
+/// A property of a client. `Debug` does not show the value: it may be a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Property {
+    /// The name, in the client's words.
+    pub name: String,
+    /// The value, with variables and files put in.
+    pub value: String,
+}
+
+impl fmt::Debug for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=(hidden)", self.name)
+    }
+}
+
+/// Workers and processes, in the words of timely.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// Worker threads of each process.
+    pub threads: usize,
+    /// Processes of the job.
+    pub processes: usize,
+    /// Which of them this is, from 0.
+    pub process: usize,
+    /// The same and timely's other options, as arguments for timely's parser.
+    pub args: Vec<String>,
+}
+
+/// Which of several records of a side and key counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Duplicates {
+    /// The newest.
+    #[default]
+    Last,
+    /// The first.
+    First,
+}
+
+/// What becomes of a partner that comes after the delay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Late {
+    /// It completes a joined record that is marked late.
+    #[default]
+    Join,
+    /// It is dropped.
+    Drop,
+}
+
+/// What becomes of waiting records when all inputs have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtEnd {
+    /// They get their delay.
+    #[default]
+    Delay,
+    /// They stay in the state.
+    Keep,
+}
+
+/// How key fields are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyTypes {
+    /// By type and value: 1 is 1.0, and not "1".
+    #[default]
+    Typed,
+    /// As text.
+    Text,
+}
+
+/// What time the deadlines follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockMode {
+    /// Every split has had the whole window to bring the partner.
+    Auto,
+    /// The timestamps of the records alone.
+    Event {
+        /// How far behind the newest one a timestamp may be.
+        max_disorder: Duration,
+        /// A split that is silent for so long holds the clock no more.
+        idle_after: Duration,
+    },
+}
+
+/// What becomes of messages without a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNull {
+    /// They are counted.
+    #[default]
+    Skip,
+    /// They are written to the dead letters, and counted.
+    DeadLetter,
+}
+
+/// What becomes of records without a usable key or timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnBadRecord {
+    /// The job ends with an error that names the record.
+    Fail,
+    /// They are written to the dead letters, and counted.
+    DeadLetter,
+    /// They are counted.
+    Skip,
+}
+
+/// When a job ends by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Until {
+    /// Never.
+    #[default]
+    Never,
+    /// Where the topics end when it starts.
+    End,
+    /// Where the topics reach this time, in milliseconds since the Unix epoch.
+    Time(u64),
+}

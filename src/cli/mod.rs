@@ -1,0 +1,123 @@
+//! The command line: arguments, help, logs and the progress line. The only part of the crate that prints.
+
+pub mod args;
+mod brokers;
+pub mod config;
+pub mod help;
+pub mod log;
+pub mod progress;
+mod properties;
+mod sync;
+pub mod table;
+#[cfg(test)]
+mod tests;
+pub mod units;
+mod workers;
+
+use std::io::Write;
+
+use args::Problem;
+use config::SyncConfig;
+
+use crate::error::{ErrorKind, Result};
+
+/// The exit code of a job that has done its work.
+pub const DONE: u8 = 0;
+/// The exit code of a job that failed while it ran.
+pub const FAILED: u8 = 1;
+/// The exit code of a wrong command line or configuration.
+pub const USAGE: u8 = 2;
+
+const COMMANDS: [&str; 2] = ["sync", "datasets"];
+
+/// What a command line asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Run the synchronization job.
+    Sync(Box<SyncConfig>),
+    /// Do something with data sets; with the arguments behind `datasets`.
+    Datasets(Vec<String>),
+    /// Print a text.
+    Print(String),
+}
+
+/// Reads a command line, without the name of the program. `env` looks up variables of the environment.
+///
+/// # Errors
+///
+/// Every problem, each with its fix.
+pub fn parse(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, Vec<Problem>> {
+    let Some((command, rest)) = args.split_first() else {
+        return Err(vec![Problem::new("no command", "write syncline sync ..., or syncline --help")]);
+    };
+    let asks = |option: &str| rest.iter().take_while(|arg| *arg != "--").any(|arg| arg == option);
+    match command.as_str() {
+        "--help" | "help" => Ok(Command::Print(help::PROGRAM.to_owned())),
+        "--version" => Ok(Command::Print(version())),
+        "sync" if asks("--help") => Ok(Command::Print(help::sync())),
+        "sync" if asks("--version") => Ok(Command::Print(version())),
+        "sync" => sync::config(rest, env).map(|config| Command::Sync(Box::new(config))),
+        "datasets" => Ok(Command::Datasets(rest.to_vec())),
+        option if option.starts_with('-') => {
+            let what = format!("\"{option}\" stands before the command");
+            Err(vec![Problem::new(what, "write the command first: syncline sync ..., or syncline --help")])
+        }
+        other => {
+            let fix = match table::closest(other, COMMANDS) {
+                Some(command) => format!("did you mean {command}?"),
+                None => format!("the commands are {}; syncline --help says more", COMMANDS.join(" and ")),
+            };
+            Err(vec![Problem::new(format!("there is no command \"{other}\""), fix)])
+        }
+    }
+}
+
+fn version() -> String {
+    format!("syncline {}\n", env!("CARGO_PKG_VERSION"))
+}
+
+/// Handles `datasets` with its arguments; writes what is to be printed.
+pub type RunDatasets<'a> = &'a dyn Fn(&[String], &mut dyn Write) -> Result<()>;
+
+/// What runs the commands.
+pub struct Handlers<'a> {
+    /// Runs the synchronization job to its end.
+    pub sync: &'a dyn Fn(SyncConfig) -> Result<()>,
+    /// Handles `datasets`.
+    pub datasets: RunDatasets<'a>,
+}
+
+/// Runs a command line, without the name of the program, prints results to `out` and errors to `err`, and returns the exit code.
+pub fn run(args: &[String], handlers: &Handlers<'_>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let command = match parse(args, &|name| std::env::var(name).ok()) {
+        Ok(command) => command,
+        Err(problems) => {
+            let about =
+                if args.first().is_some_and(|arg| arg == "sync") { "syncline sync --help" } else { "syncline --help" };
+            // Nobody is left to be told when standard error is closed.
+            let _ = writeln!(err, "{}{about} lists all options", help::problems(&problems));
+            return USAGE;
+        }
+    };
+    let result = match command {
+        // A reader that has seen enough (head) is no error.
+        Command::Print(text) => {
+            let _ = out.write_all(text.as_bytes());
+            Ok(())
+        }
+        Command::Datasets(args) => (handlers.datasets)(&args, out),
+        Command::Sync(config) => {
+            for warning in &config.warnings {
+                let _ = writeln!(err, "syncline: warning: {warning}");
+            }
+            (handlers.sync)(*config)
+        }
+    };
+    match result {
+        Ok(()) => DONE,
+        Err(error) => {
+            let _ = writeln!(err, "syncline: {}", error.report());
+            if error.kind() == ErrorKind::Config { USAGE } else { FAILED }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! From the values of options to a [`SyncConfig`], with every problem in one list.
+
+use std::time::Duration;
+
+use super::args::{Given, Problem};
+use super::config::{AtEnd, ClockMode, Duplicates, Input, KeyTypes, Late, OnBadRecord, OnNull, SyncConfig, Until};
+use super::table::{FLAGS, Group, closest};
+use super::{brokers, properties, units, workers};
+use crate::source::Position;
+use crate::sync::json::{Extractor, Path};
+
+/// FASTEN's folder for state, used with `--production`.
+const FASTEN_FOLDER: &str = "/mnt/fasten/flink";
+
+/// Makes the configuration, or gives all problems. `env` looks up variables of the environment.
+pub fn config(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<SyncConfig, Vec<Problem>> {
+    let mut given = Given::read(args);
+    let problems = std::mem::take(&mut given.problems);
+    let mut reader = Reader { given: &given, problems };
+    let config = reader.config(env);
+    if reader.problems.is_empty() { Ok(config) } else { Err(reader.problems) }
+}
+
+/// Reads values; where one is wrong it notes the problem and goes on with something harmless.
+pub(super) struct Reader<'a> {
+    pub(super) given: &'a Given,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    pub(super) fn problem(&mut self, what: impl Into<String>, fix: impl Into<String>) {
+        self.problems.push(Problem::new(what, fix));
+    }
+
+    /// The value of an option, if it is there and right.
+    pub(super) fn read<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+        let text = self.given.get(name)?;
+        let value = match text {
+            "" => Err("it is empty".to_owned()),
+            text => parse(text),
+        };
+        value.map_err(|fix| self.problem(format!("--{name} \"{text}\""), fix)).ok()
+    }
+
+    /// One of several words; the first is the default.
+    fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> T {
+        self.read(name, |text| find_choice(text, choices)).unwrap_or(choices[0].1)
+    }
+
+    fn text(&mut self, name: &str) -> Option<String> {
+        self.read(name, |text| Ok(text.to_owned()))
+    }
+
+    fn duration(&mut self, name: &str) -> Option<Duration> {
+        self.read(name, units::duration)
+    }
+
+    fn config(&mut self, env: &dyn Fn(&str) -> Option<String>) -> SyncConfig {
+        self.required();
+        let inputs = vec![self.input("one"), self.input("two")];
+        self.sides(&inputs);
+        let output_broker = self.output_broker(&inputs);
+
+        let prefix = self.text("topic_prefix").unwrap_or_else(|| "fasten".to_owned());
+        let physical = |name: String| format!("{prefix}.{name}.out");
+        let enable_delay = self.choice("enable_delay", &[("false", false), ("true", true)]);
+        let delay_name = self.text("delay_topic");
+        if enable_delay && !self.given.meant("delay_topic") {
+            self.problem("--enable_delay true needs a topic for the delays", "add --delay_topic NAME");
+        }
+        let joined_topic = physical(self.text("output_topic").unwrap_or_default());
+        let delay_topic = delay_name.filter(|_| enable_delay).map(physical);
+        let dead_letter_topic = self.text("dead_letter_topic").map(physical);
+        self.outputs(&inputs, &output_broker, [Some(&joined_topic), delay_topic.as_ref(), dead_letter_topic.as_ref()]);
+
+        let timestamp_field = self.read("timestamp_field", str::parse::<Path>);
+        self.fields(&inputs, timestamp_field.as_ref());
+
+        let window = self.window();
+        let max_wait = self.read("max_wait", |text| match units::duration(text)? {
+            wait if wait < window => Err("it cannot be shorter than the window".to_owned()),
+            wait => Ok(wait),
+        });
+        let clock = self.clock();
+        let (on_null, on_bad_record) = self.policies(dead_letter_topic.is_some());
+        let group = format!("fasten.{}.{}.sync", inputs[0].topic, inputs[1].topic);
+        let (backend_folder, warnings) = self.state();
+        let kafka = properties::read(self, env);
+        let kafka_used =
+            inputs.iter().map(|input| &input.broker).chain([&output_broker]).any(|url| brokers::is_kafka(url));
+        if !kafka.is_empty() && !kafka_used {
+            self.problem("--kafka without a broker that is Kafka", "leave it out, or give --brokers host:port");
+        }
+        SyncConfig {
+            output_broker,
+            joined_topic,
+            delay_topic,
+            dead_letter_topic,
+            window,
+            remember: self.duration("remember").unwrap_or(window * 10),
+            max_wait,
+            duplicates: self.choice("duplicates", &[("last", Duplicates::Last), ("first", Duplicates::First)]),
+            late: self.choice("late", &[("join", Late::Join), ("drop", Late::Drop)]),
+            at_end: self.choice("at_end", &[("delay", AtEnd::Delay), ("keep", AtEnd::Keep)]),
+            key_types: self.choice("key_types", &[("typed", KeyTypes::Typed), ("text", KeyTypes::Text)]),
+            timestamp_field,
+            clock,
+            max_ahead: self.duration("max_ahead").unwrap_or(Duration::from_secs(3600)),
+            on_null,
+            on_bad_record,
+            max_state_bytes: self.read("max_state", units::bytes),
+            start: self.start(),
+            until: self.until(),
+            group: self.text("group").unwrap_or(group),
+            max_records: self.max_records(),
+            kafka,
+            backend_folder,
+            workers: workers::read(self),
+            warnings,
+            inputs,
+        }
+    }
+
+    /// Names every required option that is missing.
+    fn required(&mut self) {
+        let urls = ["topic_one", "topic_two"].iter().all(|name| self.given.get(name).is_some_and(brokers::is_url));
+        for flag in FLAGS.iter().filter(|flag| flag.group == Group::Required && !self.given.meant(flag.name)) {
+            match flag.name {
+                "brokers" if urls => {}
+                "window_time" if self.given.by_letter("threads") => {
+                    let threads = self.given.get("threads").unwrap_or_default();
+                    self.problem(
+                        format!("-w {threads} without --window_time"),
+                        format!(
+                            "-w is timely's number of worker threads here, in FASTEN's job it was the window: \
+                             write --window_time {threads} for a window of {threads} seconds, and -w only for workers"
+                        ),
+                    );
+                }
+                name => {
+                    let value = flag.value.unwrap_or_default();
+                    self.problem(format!("--{name} is missing"), format!("add --{name} {value} ({})", flag.help));
+                }
+            }
+        }
+    }
+
+    fn input(&mut self, side: &str) -> Input {
+        let given = self.text(&format!("topic_{side}")).unwrap_or_default();
+        let (broker, topic) = match brokers::is_url(&given) {
+            false => (self.given.get("brokers").unwrap_or_default().to_owned(), given),
+            true => brokers::split_url(&given).unwrap_or_else(|fix| {
+                self.problem(format!("--topic_{side} \"{given}\""), fix);
+                (String::new(), String::new())
+            }),
+        };
+        let name = self.text(&format!("name_{side}")).unwrap_or_else(|| topic.clone());
+        let option = format!("topic_{side}_keys");
+        let keys = self.read(&option, |text| Path::list(text).map_err(|problems| problems.join("; ")));
+        Input { broker, topic, name, keys: keys.unwrap_or_default() }
+    }
+
+    /// What can be wrong between the two sides.
+    fn sides(&mut self, inputs: &[Input]) {
+        let (one, two) = (&inputs[0], &inputs[1]);
+        if one.topic.is_empty() || two.topic.is_empty() {
+            // Said already.
+        } else if brokers::same(&one.broker, &two.broker) && one.topic == two.topic {
+            let what = format!("both sides are topic \"{}\" of the same broker", one.topic);
+            self.problem(
+                what,
+                "a topic cannot be synchronized with itself: give --topic_one and --topic_two different topics",
+            );
+        } else if one.name == two.name {
+            let what = format!("both sides are called \"{}\"", one.name);
+            self.problem(what, "give one of them another name in the output: --name_one NAME or --name_two NAME");
+        }
+        for (side, input) in [("one", one), ("two", two)] {
+            if ["key", "error", "late"].contains(&input.name.as_str()) {
+                let what = format!("side {side} is called \"{}\"", input.name);
+                self.problem(
+                    what,
+                    format!("the output has a member of that name already: give another one with --name_{side} NAME"),
+                );
+            }
+        }
+        let (one, two) = (one.keys.len(), two.keys.len());
+        if one != two && one > 0 && two > 0 {
+            self.problem(
+                format!("--topic_one_keys has {one} fields and --topic_two_keys has {two}"),
+                "both keys need the same number of fields; a comma stands between fields, a dot inside of a path",
+            );
+        }
+    }
+
+    fn output_broker(&mut self, inputs: &[Input]) -> String {
+        if let Some(broker) = self.text("output_brokers") {
+            return broker;
+        }
+        match self.given.get("brokers") {
+            Some(broker) => broker.to_owned(),
+            None => {
+                if !brokers::same(&inputs[0].broker, &inputs[1].broker) {
+                    self.problem(
+                        "the inputs are in two brokers",
+                        "say where the outputs are: --output_brokers BROKERS",
+                    );
+                }
+                inputs[0].broker.clone()
+            }
+        }
+    }
+
+    /// No two outputs may be the same topic, and none may be an input.
+    fn outputs(&mut self, inputs: &[Input], broker: &str, topics: [Option<&String>; 3]) {
+        const OPTIONS: [&str; 3] = ["output_topic", "delay_topic", "dead_letter_topic"];
+        for (index, topic) in topics.iter().enumerate() {
+            let Some(topic) = topic else { continue };
+            let option = OPTIONS[index];
+            if let Some(other) = topics[..index].iter().position(|other| *other == Some(*topic)) {
+                self.problem(
+                    format!("--{} and --{option} are both \"{topic}\"", OPTIONS[other]),
+                    "give them different names",
+                );
+            }
+            if inputs.iter().any(|input| input.topic == **topic && brokers::same(&input.broker, broker)) {
+                let fix = "the job would read what it writes: change the name or --topic_prefix";
+                self.problem(format!("--{option} is \"{topic}\", which is an input"), fix);
+            }
+        }
+    }
+
+    /// What can be wrong with the fields of one side together.
+    fn fields(&mut self, inputs: &[Input], timestamp: Option<&Path>) {
+        for (side, input) in ["one", "two"].into_iter().zip(inputs) {
+            if let (false, Err(error)) = (input.keys.is_empty(), Extractor::new(&input.keys, timestamp)) {
+                let text = self.given.get(&format!("topic_{side}_keys")).unwrap_or_default();
+                self.problem(format!("--topic_{side}_keys \"{text}\""), error.to_string().replace('\n', "; "));
+            }
+        }
+    }
+
+    fn window(&mut self) -> Duration {
+        self.read("window_time", units::seconds).unwrap_or_default()
+    }
+
+    fn clock(&mut self) -> ClockMode {
+        let event = self.choice("clock", &[("auto", false), ("event", true)]);
+        let max_disorder = self.duration("max_disorder");
+        let idle_after = self.duration("idle_after");
+        if !event {
+            for name in ["max_disorder", "idle_after"] {
+                if self.given.get(name).is_some() {
+                    self.problem(
+                        format!("--{name} without --clock event"),
+                        "add --clock event, or leave it out: it means nothing else",
+                    );
+                }
+            }
+            return ClockMode::Auto;
+        }
+        ClockMode::Event {
+            max_disorder: max_disorder.unwrap_or(Duration::from_secs(3600)),
+            idle_after: idle_after.unwrap_or(Duration::from_secs(60)),
+        }
+    }
+
+    fn policies(&mut self, dead_letters: bool) -> (OnNull, OnBadRecord) {
+        let on_null = self.choice("on_null", &[("skip", OnNull::Skip), ("dead_letter", OnNull::DeadLetter)]);
+        let default = if dead_letters { OnBadRecord::DeadLetter } else { OnBadRecord::Fail };
+        let choices =
+            [("fail", OnBadRecord::Fail), ("dead_letter", OnBadRecord::DeadLetter), ("skip", OnBadRecord::Skip)];
+        let on_bad_record = self.read("on_bad_record", |text| find_choice(text, &choices)).unwrap_or(default);
+        let asked =
+            [("on_null", on_null == OnNull::DeadLetter), ("on_bad_record", on_bad_record == OnBadRecord::DeadLetter)];
+        for (name, _) in asked.into_iter().filter(|(_, asked)| *asked && !dead_letters) {
+            if !self.given.meant("dead_letter_topic") {
+                self.problem(format!("--{name} dead_letter needs a topic"), "add --dead_letter_topic NAME");
+            }
+        }
+        (on_null, on_bad_record)
+    }
+
+    fn start(&mut self) -> Position {
+        let start = self.read("start", |text| {
+            let choices =
+                [("committed", Position::Committed), ("earliest", Position::Earliest), ("latest", Position::Latest)];
+            match choices.into_iter().find(|(name, _)| *name == text) {
+                Some((_, position)) => Ok(position),
+                None => units::moment(text)
+                    .map(Position::Timestamp)
+                    .map_err(|fix| format!("write committed, earliest or latest, or {fix}")),
+            }
+        });
+        start.unwrap_or(Position::Committed)
+    }
+
+    fn until(&mut self) -> Until {
+        let until = self.read("until", |text| match text {
+            "never" => Ok(Until::Never),
+            "end" => Ok(Until::End),
+            _ => units::moment(text).map(Until::Time).map_err(|fix| format!("write never or end, or {fix}")),
+        });
+        until.unwrap_or_default()
+    }
+
+    fn max_records(&mut self) -> Option<u64> {
+        let max = self.read("max_records", |text| match text.parse() {
+            Ok(-1) => Ok(None),
+            Ok(number @ 1..) => Ok(Some(number as u64)),
+            Ok(_) | Err::<i64, _>(_) => Err("write -1 for all, or a number from 1".to_owned()),
+        });
+        max.flatten()
+    }
+
+    /// FASTEN's options for durable state: accepted, so that its command lines run, and never in silence.
+    fn state(&mut self) -> (Option<std::path::PathBuf>, Vec<String>) {
+        let production = self.given.get("production").is_some();
+        let folder = self.text("backendFolder").or_else(|| production.then(|| FASTEN_FOLDER.to_owned()));
+        let warnings = match &folder {
+            None => Vec::new(),
+            Some(folder) => {
+                let option = if self.given.get("backendFolder").is_some() { "--backendFolder" } else { "--production" };
+                vec![format!(
+                    "{option}: this version keeps no state, \"{folder}\" is not used; after a restart the job reads again from the \
+                     committed offsets, and may repeat output"
+                )]
+            }
+        };
+        (folder.map(Into::into), warnings)
+    }
+}
+
+fn find_choice<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    choices.iter().find(|(name, _)| *name == text).map(|(_, choice)| *choice).ok_or_else(|| {
+        match closest(text, names.iter().copied()) {
+            Some(name) => format!("did you mean {name}? (possible: {})", names.join(", ")),
+            None => format!("write one of {}", names.join(", ")),
+        }
+    })
+}

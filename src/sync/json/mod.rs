@@ -1,0 +1,350 @@
+//! Takes the key fields and the timestamp out of JSON values, in one pass over their bytes.
+//!
+//! The whole value is checked, to its last byte, and nothing of it is built: a field is the slice of text where it stands, so numbers
+//! keep every digit. Nothing is allocated for a record, except to decode escapes in the fields themselves.
+
+mod path;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+pub use path::Path;
+use scan::{Quoted, Scanner, Syntax};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::Reason;
+
+/// How many fields can be taken out of a value.
+pub const MAX_FIELDS: usize = 16;
+
+/// How many names the paths of all fields may have together, counting what they share once.
+pub const MAX_NAMES: usize = 64;
+
+/// The stack of brackets is given back above this size, so that one strange record does not cost memory for ever.
+const MAX_KEPT_STACK_BYTES: usize = 64 << 10;
+
+/// Takes the fields of a key, in their order.
+pub trait KeySink {
+    /// Takes decoded text.
+    fn text(&mut self, text: &str);
+    /// Takes a number as it is written in JSON.
+    fn number(&mut self, number: &str);
+    /// Takes a boolean.
+    fn boolean(&mut self, boolean: bool);
+}
+
+/// Why a value was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// As it is counted.
+    pub reason: Reason,
+    /// In words, with the path or the position.
+    pub error: String,
+}
+
+/// Takes key fields and a timestamp out of JSON values; made once for an input.
+#[derive(Debug)]
+pub struct Extractor {
+    root: Node,
+    /// The key fields first, in their order, then the timestamp if there is one.
+    paths: Vec<Path>,
+    keys: usize,
+    /// The stack of the scanner, kept.
+    open: Vec<u8>,
+}
+
+/// A place in a value that is on the way to a field, or is a field.
+#[derive(Debug, Default)]
+struct Node {
+    children: Vec<Child>,
+    /// The fields that are here: bits by index into the paths.
+    fields: u32,
+}
+
+#[derive(Debug)]
+struct Child {
+    name: String,
+    /// What the name means in an array.
+    index: Option<usize>,
+    /// One bit of its own, to notice that a member comes twice.
+    seen: u64,
+    node: Node,
+}
+
+/// What one pass over a value finds.
+struct Found<'a> {
+    /// The text of each field.
+    values: [Option<&'a str>; MAX_FIELDS],
+    seen: u64,
+    /// The name of a member that came twice, and a field below it.
+    ambiguous: Option<(&'a str, usize)>,
+}
+
+impl Extractor {
+    /// An extractor of these key fields and, perhaps, a timestamp.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] if there is no key field, if a field would have to be inside another one, or if there are more than
+    /// [`MAX_FIELDS`] fields or [`MAX_NAMES`] names.
+    pub fn new(keys: &[Path], timestamp: Option<&Path>) -> Result<Self> {
+        let paths: Vec<Path> = keys.iter().chain(timestamp).cloned().collect();
+        let mut problems = Vec::new();
+        if keys.is_empty() {
+            problems.push("a key needs at least one field".to_owned());
+        }
+        if paths.len() > MAX_FIELDS {
+            problems
+                .push(format!("{} fields are too many: at most {MAX_FIELDS} can be taken out of a value", paths.len()));
+        }
+        for (index, outer) in paths.iter().enumerate() {
+            for (other, inner) in paths.iter().enumerate() {
+                let (outer_parts, inner_parts) = (outer.parts(), inner.parts());
+                if index != other && inner_parts.len() > outer_parts.len() && inner_parts.starts_with(outer_parts) {
+                    problems
+                        .push(format!("\"{inner}\" is inside of \"{outer}\": a field is text, a number or a boolean"));
+                }
+            }
+        }
+        let mut root = Node::default();
+        let mut names = 0;
+        for (index, path) in paths.iter().enumerate().take(MAX_FIELDS) {
+            root.add(path.parts(), index, &mut names);
+        }
+        if names > MAX_NAMES {
+            problems.push(format!("the paths have {names} names: at most {MAX_NAMES} are possible"));
+        }
+        match problems.is_empty() {
+            true => Ok(Extractor { root, paths, keys: keys.len(), open: Vec::new() }),
+            false => Err(Error::new(ErrorKind::Config, problems.join("\n"))),
+        }
+    }
+
+    /// Checks a value, gives its key fields to the sink and returns its timestamp, in milliseconds since the Unix epoch (`None` if
+    /// no timestamp is asked for).
+    ///
+    /// # Errors
+    ///
+    /// The first of these that is true: not UTF-8, not JSON, not an object, a member on the way to a field stands twice, a key
+    /// field (in their order) is missing, null or no scalar, the timestamp is not one. The sink has got nothing then.
+    pub fn extract(&mut self, value: &[u8], key: &mut impl KeySink) -> Result<Option<u64>, Refused> {
+        let text = std::str::from_utf8(value).map_err(|error| Refused {
+            reason: Reason::InvalidUtf8,
+            error: format!("not UTF-8 at byte {}", error.valid_up_to()),
+        })?;
+        let found = self.scan(text);
+        if self.open.capacity() > MAX_KEPT_STACK_BYTES {
+            self.open = Vec::new();
+        }
+        let found = match found {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return Err(Refused { reason: Reason::NotAnObject, error: "the value is not an object".to_owned() });
+            }
+            Err(Syntax { at, problem }) => {
+                let error = format!("not JSON at {}: {problem}", position(text, at));
+                return Err(Refused { reason: Reason::InvalidJson, error });
+            }
+        };
+        if let Some((name, field)) = found.ambiguous {
+            let error =
+                format!("member \"{name}\" on the path to \"{}\" stands twice in its object", self.paths[field]);
+            return Err(Refused { reason: Reason::KeyAmbiguous, error });
+        }
+        let keys = &found.values[..self.keys];
+        for (path, raw) in self.paths.iter().zip(keys) {
+            check_key(path, *raw)?;
+        }
+        let timestamp = match self.paths.get(self.keys) {
+            Some(path) => Some(timestamp(path, found.values[self.keys])?),
+            None => None,
+        };
+        for raw in keys.iter().flatten() {
+            match raw.as_bytes()[0] {
+                b'"' => key.text(&unquote(raw).unwrap_or_default()), // the check has decoded it already
+                b't' => key.boolean(true),
+                b'f' => key.boolean(false),
+                _ => key.number(raw),
+            }
+        }
+        Ok(timestamp)
+    }
+
+    /// One pass: `None` if the value is JSON, but not an object.
+    fn scan<'a>(&mut self, text: &'a str) -> Result<Option<Found<'a>>, Syntax> {
+        let mut scanner = Scanner::new(text, &mut self.open);
+        let mut found = Found { values: [None; MAX_FIELDS], seen: 0, ambiguous: None };
+        scanner.skip_space();
+        let object = scanner.peek() == b'{';
+        match object {
+            true => self.root.object(&mut scanner, &mut found)?,
+            false => scanner.skip_value()?,
+        }
+        scanner.finish()?;
+        Ok(object.then_some(found))
+    }
+}
+
+impl Node {
+    fn add(&mut self, parts: &[String], field: usize, names: &mut usize) {
+        let Some((name, rest)) = parts.split_first() else {
+            self.fields |= 1 << field;
+            return;
+        };
+        let at = self.children.iter().position(|child| child.name == *name).unwrap_or_else(|| {
+            // An index is written as JSON Pointer wants it: "0", "17", never "01" or "+1".
+            let index = name.parse().ok().filter(|index: &usize| index.to_string() == *name);
+            let seen = 1u64.checked_shl(*names as u32).unwrap_or(0);
+            *names += 1;
+            self.children.push(Child { name: name.clone(), index, seen, node: Node::default() });
+            self.children.len() - 1
+        });
+        self.children[at].node.add(rest, field, names);
+    }
+
+    /// The recursion is as deep as the longest path, not as the value.
+    fn value<'a>(&self, scanner: &mut Scanner<'a, '_>, found: &mut Found<'a>) -> Result<(), Syntax> {
+        scanner.skip_space();
+        match scanner.peek() {
+            b'{' if !self.children.is_empty() => self.object(scanner, found),
+            b'[' if !self.children.is_empty() => self.array(scanner, found),
+            _ => {
+                let text = scanner.value()?;
+                let mut fields = self.fields;
+                while fields != 0 {
+                    found.values[fields.trailing_zeros() as usize] = Some(text);
+                    fields &= fields - 1;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn object<'a>(&self, scanner: &mut Scanner<'a, '_>, found: &mut Found<'a>) -> Result<(), Syntax> {
+        scanner.advance();
+        scanner.skip_space();
+        if scanner.peek() == b'}' {
+            scanner.advance();
+            return Ok(());
+        }
+        loop {
+            let name = scanner.member()?;
+            match self.children.iter().find(|child| child.is_called(name)) {
+                None => scanner.skip_value()?,
+                Some(child) if found.seen & child.seen == 0 => {
+                    found.seen |= child.seen;
+                    child.node.value(scanner, found)?;
+                }
+                Some(child) => {
+                    found.ambiguous.get_or_insert((name.text, child.node.any_field()));
+                    scanner.skip_value()?;
+                }
+            }
+            scanner.skip_space();
+            match scanner.peek() {
+                b',' => scanner.advance(),
+                b'}' => break,
+                _ => return scanner.error("expected a comma or }"),
+            }
+        }
+        scanner.advance();
+        Ok(())
+    }
+
+    fn array<'a>(&self, scanner: &mut Scanner<'a, '_>, found: &mut Found<'a>) -> Result<(), Syntax> {
+        scanner.advance();
+        scanner.skip_space();
+        if scanner.peek() == b']' {
+            scanner.advance();
+            return Ok(());
+        }
+        for index in 0.. {
+            match self.children.iter().find(|child| child.index == Some(index)) {
+                None => scanner.skip_value()?,
+                Some(child) => child.node.value(scanner, found)?,
+            }
+            scanner.skip_space();
+            match scanner.peek() {
+                b',' => scanner.advance(),
+                b']' => break,
+                _ => return scanner.error("expected a comma or ]"),
+            }
+        }
+        scanner.advance();
+        Ok(())
+    }
+
+    /// A field here or below.
+    fn any_field(&self) -> usize {
+        match self.children.first() {
+            Some(child) if self.fields == 0 => child.node.any_field(),
+            _ => self.fields.trailing_zeros() as usize,
+        }
+    }
+}
+
+impl Child {
+    #[inline]
+    fn is_called(&self, name: Quoted<'_>) -> bool {
+        match name.escaped {
+            false => self.name == name.text,
+            true => unquote(&format!("\"{}\"", name.text)).is_ok_and(|text| text == self.name),
+        }
+    }
+}
+
+/// The text of a JSON string; an error if its escapes are no text.
+fn unquote(raw: &str) -> Result<Cow<'_, str>, serde_json::Error> {
+    let text = &raw[1..raw.len() - 1];
+    match memchr::memchr(b'\\', text.as_bytes()) {
+        None => Ok(Cow::Borrowed(text)),
+        Some(_) => serde_json::from_str(raw).map(Cow::Owned),
+    }
+}
+
+fn check_key(path: &Path, raw: Option<&str>) -> Result<(), Refused> {
+    let refused = |reason, what: &str| Err(Refused { reason, error: format!("key field \"{path}\" {what}") });
+    let Some(raw) = raw else { return refused(Reason::KeyMissing, "is missing") };
+    match raw.as_bytes()[0] {
+        b'n' => refused(Reason::KeyNull, "is null"),
+        b'{' => refused(Reason::KeyNotScalar, "is an object, not text, a number or a boolean"),
+        b'[' => refused(Reason::KeyNotScalar, "is an array, not text, a number or a boolean"),
+        b'"' if unquote(raw).is_err() => refused(Reason::InvalidJson, "has an escape that stands for no character"),
+        _ => Ok(()),
+    }
+}
+
+fn timestamp(path: &Path, raw: Option<&str>) -> Result<u64, Refused> {
+    let refused =
+        |what: String| Refused { reason: Reason::InvalidTimestamp, error: format!("timestamp \"{path}\" {what}") };
+    let Some(raw) = raw else { return Err(refused("is missing".to_owned())) };
+    let text = match raw.as_bytes()[0] {
+        b'"' => unquote(raw).ok(),
+        _ => {
+            return raw
+                .parse()
+                .map_err(|_| refused(format!("is {}, not whole milliseconds or RFC 3339 text", shortened(raw))));
+        }
+    };
+    let time = text.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+    let Some(time) = time else { return Err(refused(format!("is {}, not RFC 3339 text", shortened(raw)))) };
+    u64::try_from(time.as_millisecond()).map_err(|_| refused(format!("is {}, before 1970", shortened(raw))))
+}
+
+/// The start of a text, for a message.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(40) {
+        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// The line and the column (in characters, both from 1) of a byte of a text.
+fn position(text: &str, at: usize) -> String {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("byte {at} (line {line}, column {column})")
+}
