@@ -2,6 +2,7 @@
 pub mod broker;
 pub mod checkpoint;
 pub mod dataflow;
+pub mod datasets;
 pub mod epoch;
 pub mod error;
 pub mod ledger;
