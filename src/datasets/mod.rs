@@ -19,14 +19,13 @@ mod random;
 mod schedule;
 mod shape;
 mod telemetry;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::io::Write;
 
 pub use expected::{Question, Side, Totals, answer};
-pub use options::Options;
-pub use shape::{Answer, Topic};
-pub use write::Written;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -54,7 +53,7 @@ pub fn run(args: &[String], out: &mut dyn Write) -> Result<()> {
             return Err(Error::new(ErrorKind::Config, problem));
         }
         Some((command, _)) => {
-            let close = options::suggestion(command, ["list", "make"].into_iter());
+            let close = options::suggestion(command, "", ["list", "make"].into_iter());
             return Err(Error::new(ErrorKind::Config, format!("datasets {command:?} is unknown{close}\n{}", help())));
         }
         None => return Err(Error::new(ErrorKind::Config, format!("datasets: list or make?\n{}", help()))),
@@ -84,7 +83,7 @@ fn list() -> String {
 
 fn make(args: &[String]) -> Result<String> {
     let (shape, options) = options::parse(args)?;
-    let Written { records, bytes, files } = write::write(shape, &options)?;
+    let write::Written { records, bytes, files } = write::write(shape, &options)?;
     let dir = &options.out;
     let mut text = format!("{}: {records} records, {bytes} bytes, {files} files in {}\n", shape.name(), dir.display());
     for kept in shape.answers().iter().filter(|_| options.expected) {

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// How a dataset is made. The same options and the same version of this crate make the same bytes on every machine.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub(super) struct Options {
     /// The folder that gets the files.
     pub out: PathBuf,
     /// Lines over all topics, if they are limited.
@@ -197,10 +197,10 @@ fn duration(text: &str) -> Result<u64, String> {
 }
 
 /// The closest of the known names, as a question to the user.
-pub(super) fn suggestion<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn suggestion<'a>(word: &str, dashes: &str, known: impl Iterator<Item = &'a str>) -> String {
     let closest = known.map(|name| (strsim::jaro_winkler(word, name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     match closest {
-        Some((likeness, name)) if likeness > 0.8 => format!("; did you mean {name}?"),
+        Some((likeness, name)) if likeness > 0.8 => format!("; did you mean {dashes}{name}?"),
         _ => String::new(),
     }
 }
@@ -213,7 +213,7 @@ pub(super) fn parse(args: &[String]) -> Result<(&'static dyn Shape, Options)> {
     let mut problems = vec![];
     let mut names = vec![];
     let mut given: Vec<(&Entry, &str)> = vec![];
-    let mut args = args.iter().map(String::as_str);
+    let mut args = args.iter().map(String::as_str).peekable();
     while let Some(arg) = args.next() {
         let Some(option) = arg.strip_prefix("--") else {
             names.push(arg);
@@ -221,8 +221,11 @@ pub(super) fn parse(args: &[String]) -> Result<(&'static dyn Shape, Options)> {
         };
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         let Some(entry) = TABLE.iter().find(|entry| entry.name == name) else {
-            let close = suggestion(name, TABLE.iter().map(|entry| entry.name));
+            let close = suggestion(name, "--", TABLE.iter().map(|entry| entry.name));
             problems.push(format!("--{name} is not an option of datasets make{close}"));
+            if value.is_none() {
+                args.next_if(|arg| !arg.starts_with("--")); // its value
+            }
             continue;
         };
         if given.iter().any(|(other, _)| other.name == name) {
@@ -240,7 +243,7 @@ pub(super) fn parse(args: &[String]) -> Result<(&'static dyn Shape, Options)> {
     match names.as_slice() {
         [] => problems.push(format!("which dataset? one of {}", shape::names().join(", "))),
         [name] if shape.is_none() => {
-            let close = suggestion(name, shape::names().into_iter());
+            let close = suggestion(name, "", shape::names().into_iter());
             problems.push(format!("dataset {name:?} is unknown{close} known are {}", shape::names().join(", ")));
         }
         [_] => {}

@@ -9,7 +9,7 @@ use super::telemetry::Telemetry;
 
 /// One topic of a dataset. Paths are dotted.
 #[derive(Clone, Copy, Debug)]
-pub struct Topic {
+pub(super) struct Topic {
     /// The name, of the topic and of its files.
     pub name: &'static str,
     /// Where the key fields are.
@@ -22,7 +22,7 @@ pub struct Topic {
 
 /// An answer that is expected of a job on some of the topics.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub(super) struct Answer {
     /// The folder it is in.
     pub folder: &'static str,
     /// The topics that are joined, by index.

@@ -24,10 +24,10 @@ impl Shape for Telemetry {
             Topic {
                 name: "telemetry.commands",
                 keys: &["command.deviceId", "command.request"],
-                timestamp: "sentAt",
+                timestamp: "at",
                 version: "seq",
             },
-            Topic { name: "telemetry.readings", keys: &["device.id", "request"], timestamp: "readAt", version: "seq" },
+            Topic { name: "telemetry.readings", keys: &["device.id", "request"], timestamp: "at", version: "seq" },
         ]
     }
 
@@ -73,9 +73,9 @@ impl Writer for Devices {
             line.key_number("request", request);
             line.text("action", ACTIONS[(record.hash % 3) as usize]);
             line.close();
-            line.time_text("sentAt", record.time, 0);
+            line.time_text("at", record.time, 0);
         } else {
-            line.time_text("readAt", record.time, east);
+            line.time_text("at", record.time, east);
             line.open("device");
             line.key_text("id", &self.device);
             line.number("site", number % 17);

@@ -16,7 +16,7 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// How much was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub(super) struct Written {
     /// Lines.
     pub records: u64,
     /// Bytes.
