@@ -25,6 +25,7 @@ pub mod control;
 pub mod job;
 pub mod observe;
 pub mod cli;
+pub mod datasets;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
