@@ -1,5 +1,8 @@
 //! The registry: from a URL to the adapter of its broker. The only list of brokers in the crate.
 
+#[cfg(feature = "kafka")]
+pub mod kafka;
+
 use crate::error::Result;
 use crate::sink::NewSink;
 use crate::source::NewSource;
