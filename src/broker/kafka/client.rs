@@ -37,11 +37,14 @@ impl Context {
     pub(super) fn explain(&self, error: KafkaError, other: ErrorKind, context: String) -> Error {
         let complaint = self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(complaint) = complaint else { return classify(error, other, context) };
-        let refused = ["uthentication", "SSL handshake failed", "certificate verify"].iter().any(|s| complaint.contains(s));
+        let refused =
+            ["uthentication", "SSL handshake failed", "certificate verify"].iter().any(|s| complaint.contains(s));
         let plain = classify(error.clone(), other, context.clone());
         match plain.kind() {
             ErrorKind::Connect if refused => Error::new(ErrorKind::Auth, context).with_source(complaint),
-            ErrorKind::Connect => Error::new(ErrorKind::Connect, format!("{context}: {error}")).with_source(complaint).retryable(),
+            ErrorKind::Connect => {
+                Error::new(ErrorKind::Connect, format!("{context}: {error}")).with_source(complaint).retryable()
+            }
             _ => plain,
         }
     }

@@ -36,7 +36,8 @@ impl Committer for KafkaCommitter {
             let position = KafkaOffset::Offset(i64::try_from(offset.0).map_err(beyond)?);
             let mut element = list.add_partition(&self.topic, partition_of(&self.topic, *split)?);
             element.set_metadata(METADATA);
-            let refused = |error| super::classify(error, ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
+            let refused =
+                |error| super::classify(error, ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
             element.set_offset(position).map_err(refused)?;
         }
         if list.count() == 0 {

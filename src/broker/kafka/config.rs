@@ -73,7 +73,9 @@ pub(super) fn topic_problem(topic: &str) -> Option<String> {
     if topic.is_empty() {
         Some("a Kafka topic needs a name".to_string())
     } else if topic.len() > 249 || topic == "." || topic == ".." || !topic.chars().all(good) {
-        Some(format!("{topic:?} cannot be a Kafka topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..'"))
+        Some(format!(
+            "{topic:?} cannot be a Kafka topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..'"
+        ))
     } else {
         None
     }
@@ -120,7 +122,8 @@ fn property_problem(name: &str, value: &str, error: &KafkaError) -> String {
     let KafkaError::ClientConfig(_, text, ..) = error else {
         return format!("Kafka property {name:?} cannot be set: it holds a zero byte");
     };
-    let secret = ["password", "secret", "key.pem", "token", "jaas", "oauthbearer.config"].iter().any(|s| name.contains(s));
+    let secret =
+        ["password", "secret", "key.pem", "token", "jaas", "oauthbearer.config"].iter().any(|s| name.contains(s));
     let known = !text.starts_with("No such configuration property");
     match (known, secret) {
         (false, _) => format!(
@@ -148,14 +151,20 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Config);
         let text = error.to_string();
         assert_eq!(text.lines().count(), 4, "{text}");
-        for part in ["\"two\"", "\"acks\" cannot be set", "no client property \"fetch.max.byte\"", "\"isolation.level\" cannot be \"none\""] {
+        for part in [
+            "\"two\"",
+            "\"acks\" cannot be set",
+            "no client property \"fetch.max.byte\"",
+            "\"isolation.level\" cannot be \"none\"",
+        ] {
             assert!(text.contains(part), "{part} is not in: {text}");
         }
     }
 
     #[test]
     fn users_properties_win_and_secrets_are_not_printed() {
-        let config = consumer("a:1", &options(&[("isolation.level", "read_uncommitted"), ("sasl.password", "hush")])).unwrap();
+        let config =
+            consumer("a:1", &options(&[("isolation.level", "read_uncommitted"), ("sasl.password", "hush")])).unwrap();
         assert_eq!(config.get("isolation.level"), Some("read_uncommitted"));
         assert_eq!(config.get("group.id"), Some("g"));
         assert!(!format!("{config:?}").contains("hush"));

@@ -118,7 +118,11 @@ struct KafkaSource {
 
 impl KafkaSource {
     /// Asks the broker something, and says in the error what and of whom.
-    fn ask<T>(&mut self, what: &str, question: impl FnOnce(&KafkaConsumer, &str) -> Result<T, KafkaError>) -> Result<T> {
+    fn ask<T>(
+        &mut self,
+        what: &str,
+        question: impl FnOnce(&KafkaConsumer, &str) -> Result<T, KafkaError>,
+    ) -> Result<T> {
         let client = match self.client.take() {
             Some(client) => client,
             None => new_consumer(&self.config)?,
@@ -129,7 +133,9 @@ impl KafkaSource {
             // What the client has to say about its connection comes through its queue.
             while client.poll(Duration::ZERO).is_some() {}
             let unknown = classify(error.clone(), ErrorKind::Read, "").kind() == ErrorKind::NotFound;
-            if unknown { self::missing(&self.name, &self.topic).with_source(error) } else {
+            if unknown {
+                self::missing(&self.name, &self.topic).with_source(error)
+            } else {
                 client.context().explain(error, ErrorKind::Read, format!("cannot ask {} for {what}", self.name))
             }
         })
@@ -181,7 +187,9 @@ impl KafkaSource {
     fn every(&self, splits: &[Split], found: impl Iterator<Item = (i32, u64)>) -> Result<Offsets> {
         let offsets: Offsets = found.map(|(partition, offset)| (self.split(partition), Offset(offset))).collect();
         match splits.iter().find(|split| !offsets.contains_key(&split.id)) {
-            Some(split) => Err(Error::new(ErrorKind::NotFound, format!("{} has no offset for {}", self.name, split.name))),
+            Some(split) => {
+                Err(Error::new(ErrorKind::NotFound, format!("{} has no offset for {}", self.name, split.name)))
+            }
             None => Ok(offsets),
         }
     }

@@ -29,7 +29,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Vec<(Entity, OutputRecord)>> {
     let mut bytes = Bytes::copy_from_slice(bytes);
     let mut records = Vec::new();
     while bytes.has_remaining() {
-        records.push(record(&mut bytes).ok_or_else(|| Error::new(ErrorKind::Store, "outbox of the Kafka sink is cut short or damaged"))?);
+        records.push(
+            record(&mut bytes)
+                .ok_or_else(|| Error::new(ErrorKind::Store, "outbox of the Kafka sink is cut short or damaged"))?,
+        );
     }
     Ok(records)
 }
@@ -49,7 +52,9 @@ fn record(bytes: &mut Bytes) -> Option<(Entity, OutputRecord)> {
 
 fn length(len: usize) -> Result<u32> {
     let fits = u32::try_from(len).ok().filter(|len| *len != NONE);
-    fits.ok_or_else(|| Error::new(ErrorKind::Limit, format!("{len} bytes are more than a record of the Kafka sink may have")))
+    fits.ok_or_else(|| {
+        Error::new(ErrorKind::Limit, format!("{len} bytes are more than a record of the Kafka sink may have"))
+    })
 }
 
 fn put(part: Option<&[u8]>, bytes: &mut Vec<u8>) -> Result<()> {

@@ -147,7 +147,12 @@ impl KafkaReader {
     }
 
     /// Takes a message that the client gave. Returns its size.
-    fn take(splits: &mut [Option<State>], block: &mut BytesMut, from: &BorrowedMessage<'_>, batch: &mut Batch) -> usize {
+    fn take(
+        splits: &mut [Option<State>],
+        block: &mut BytesMut,
+        from: &BorrowedMessage<'_>,
+        batch: &mut Batch,
+    ) -> usize {
         let offset = from.offset().unsigned_abs();
         let state = usize::try_from(from.partition()).ok().and_then(|index| splits.get_mut(index)?.as_mut());
         // What the client still had of a split that was detached meanwhile will be, or was, read elsewhere.
@@ -337,9 +342,11 @@ impl Reader for KafkaReader {
             added.push((partition_of(&self.topic, assignment.split.id)?, assignment));
         }
         // Bounded splits may end in offsets without messages: the end is asked for before anything is fetched.
-        let bounded = added.iter().filter(|(_, assignment)| assignment.until.is_some()).map(|(partition, _)| *partition);
-        let ends = ask_offsets(&self.client, &self.topic, bounded, KafkaOffset::End, PATIENCE)
-            .map_err(|error| self.client.context().explain(error, ErrorKind::Read, format!("cannot ask {} for end offsets", self.name)))?;
+        let bounded =
+            added.iter().filter(|(_, assignment)| assignment.until.is_some()).map(|(partition, _)| *partition);
+        let ends = ask_offsets(&self.client, &self.topic, bounded, KafkaOffset::End, PATIENCE).map_err(|error| {
+            self.client.context().explain(error, ErrorKind::Read, format!("cannot ask {} for end offsets", self.name))
+        })?;
         for (partition, assignment) in added {
             let index = partition as usize;
             if self.splits.len() <= index {

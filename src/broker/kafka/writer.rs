@@ -141,7 +141,8 @@ impl KafkaWriter {
                 client.context().client.explain(error, ErrorKind::Write, context)
             })?;
             let found = metadata.topics().iter().find(|found| found.name() == topic);
-            let error = found.map_or(Some(RDKafkaErrorCode::UnknownTopicOrPartition), |found| found.error().map(Into::into));
+            let error =
+                found.map_or(Some(RDKafkaErrorCode::UnknownTopicOrPartition), |found| found.error().map(Into::into));
             match error {
                 None => return Ok(()),
                 Some(RDKafkaErrorCode::LeaderNotAvailable) if self.clock.monotonic() < deadline => {
@@ -159,18 +160,24 @@ impl KafkaWriter {
     }
 
     fn topic(&self, entity: Entity) -> Result<&str> {
-        let unknown = || Error::new(ErrorKind::Write, format!("{} was opened without an output {}", self.name, entity.0));
+        let unknown =
+            || Error::new(ErrorKind::Write, format!("{} was opened without an output {}", self.name, entity.0));
         self.topics.get(entity.0).map(String::as_str).ok_or_else(unknown)
     }
 
     fn failure(&self, error: KafkaError, entity: Entity) -> Error {
         let topic = self.topics.get(entity.0).map_or("", String::as_str);
-        self.producer.context().client.explain(error, ErrorKind::Write, format!("cannot write to topic {topic:?} of {}", self.name))
+        self.producer.context().client.explain(
+            error,
+            ErrorKind::Write,
+            format!("cannot write to topic {topic:?} of {}", self.name),
+        )
     }
 
     /// Hands a record to the producer. `false`: its queue is full.
     fn send(&self, index: usize, entity: Entity, record: &OutputRecord) -> Result<bool> {
-        let mut message = BaseRecord::<[u8], [u8], usize>::with_opaque_to(self.topic(entity)?, index).payload(&record.value);
+        let mut message =
+            BaseRecord::<[u8], [u8], usize>::with_opaque_to(self.topic(entity)?, index).payload(&record.value);
         if let Some(key) = &record.key {
             message = message.key(key);
         }
@@ -194,7 +201,9 @@ impl KafkaWriter {
     fn deliver(&self, range: &mut Range) -> Result<()> {
         let deadline = self.clock.monotonic() + PUBLISH;
         loop {
-            while let Some(index) = range.again.last().copied().or((range.sent < range.records.len()).then_some(range.sent)) {
+            while let Some(index) =
+                range.again.last().copied().or((range.sent < range.records.len()).then_some(range.sent))
+            {
                 let (entity, record) = &range.records[index];
                 if !self.send(index, *entity, record)? {
                     break;
