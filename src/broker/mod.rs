@@ -2,6 +2,8 @@
 
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(test, feature = "kafka"))]
+mod outbox;
 
 use crate::error::Result;
 use crate::sink::NewSink;

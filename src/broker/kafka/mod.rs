@@ -43,7 +43,6 @@ mod client;
 mod committer;
 mod config;
 mod error;
-mod outbox;
 mod reader;
 mod writer;
 

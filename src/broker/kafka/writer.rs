@@ -13,7 +13,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 use super::client::{Context, PATIENCE};
 use super::config::topic_problem;
 use super::error::classify;
-use super::{missing, outbox};
+use super::missing;
+use crate::broker::outbox;
 use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Writer, WriterContext};
@@ -235,6 +236,11 @@ impl KafkaWriter {
     }
 }
 
+/// The records of a range that an earlier run prepared.
+fn restored(prepared: &[u8]) -> Result<Vec<(Entity, OutputRecord)>> {
+    Ok(outbox::records(prepared)?.into_iter().map(|(_, entity, record)| (entity, record)).collect())
+}
+
 impl Writer for KafkaWriter {
     fn write(&mut self, epoch: Epoch, entity: Entity, record: OutputRecord) -> Result<()> {
         self.topic(entity)?;
@@ -252,7 +258,7 @@ impl Writer for KafkaWriter {
                 continue;
             }
             if self.outbox {
-                outbox::encode(entity, &record, &mut prepared)?;
+                outbox::put(&mut prepared, epoch, entity, &record)?;
             }
             range.records.push((entity, record));
         }
@@ -271,7 +277,7 @@ impl Writer for KafkaWriter {
         let known = self.ranges.front().is_some_and(|range| range.upper == upper);
         let mut range = match known.then(|| self.ranges.pop_front()).flatten() {
             Some(range) => range,
-            None => Range { upper, records: outbox::decode(prepared)?, ..Range::default() },
+            None => Range { upper, records: restored(prepared)?, ..Range::default() },
         };
         let delivered = self.deliver(&mut range);
         match delivered {
