@@ -133,7 +133,7 @@ impl KafkaSource {
             while client.poll(Duration::ZERO).is_some() {}
             let unknown = classify(error.clone(), ErrorKind::Read, "").kind() == ErrorKind::NotFound;
             if unknown {
-                self::missing(&self.name, &self.topic).with_source(error)
+                missing(&self.name, &self.topic).with_source(error)
             } else {
                 client.context().explain(error, ErrorKind::Read, format!("cannot ask {} for {what}", self.name))
             }
