@@ -31,6 +31,11 @@ impl SplitId {
         let topic = xxhash_rust::xxh3::xxh3_64(topic.as_bytes());
         SplitId(topic >> Self::NUMBER_BITS << Self::NUMBER_BITS | u64::from(number))
     }
+
+    /// The number that [`numbered`](Self::numbered) was given.
+    pub fn number(self) -> u32 {
+        (self.0 & ((1 << Self::NUMBER_BITS) - 1)) as u32
+    }
 }
 
 impl fmt::Display for SplitId {

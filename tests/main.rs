@@ -3,3 +3,6 @@
 mod cli;
 mod conformance;
 mod datasets;
+mod kafka;
+mod layers;
+mod licences;

@@ -1,0 +1,51 @@
+//! Commits offsets under the name of a group, without being a member of it.
+
+use std::sync::Arc;
+
+use rdkafka::consumer::{CommitMode, Consumer};
+use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
+
+use super::client::{KafkaConsumer, partition_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::{Offset, Offsets, Reason, SplitId};
+use crate::source::Committer;
+
+/// The metadata text of our commits, so that people and later runs see who made them.
+const METADATA: &str = "syncline";
+
+/// Shares the reader's client.
+pub(super) struct KafkaCommitter {
+    client: Arc<KafkaConsumer>,
+    topic: String,
+    group: Option<String>,
+}
+
+impl KafkaCommitter {
+    /// A committer for a group; without one every commit succeeds and does nothing.
+    pub(super) fn new(client: Arc<KafkaConsumer>, topic: String, group: Option<String>) -> Self {
+        KafkaCommitter { client, topic, group }
+    }
+}
+
+impl Committer for KafkaCommitter {
+    fn commit(&mut self, offsets: &Offsets, _rejected: &[(SplitId, Offset, Reason)]) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let mut list = TopicPartitionList::new();
+        for (split, offset) in offsets {
+            let beyond = |_| Error::new(ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
+            let position = KafkaOffset::Offset(i64::try_from(offset.0).map_err(beyond)?);
+            let mut element = list.add_partition(&self.topic, partition_of(&self.topic, *split)?);
+            element.set_metadata(METADATA);
+            let refused =
+                |error| super::classify(error, ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
+            element.set_offset(position).map_err(refused)?;
+        }
+        if list.count() == 0 {
+            return Ok(());
+        }
+        self.client.commit(&list, CommitMode::Sync).map_err(|error| {
+            let context = format!("cannot commit offsets of topic {:?} for group {group:?}", self.topic);
+            self.client.context().explain(error, ErrorKind::Read, context)
+        })
+    }
+}

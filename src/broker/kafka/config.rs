@@ -1,0 +1,183 @@
+//! The client's properties: ours, the user's, and which of them nobody may change.
+
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+
+use crate::broker::BrokerOptions;
+use crate::error::{Error, Result};
+
+/// The client asks for a group even if nothing is ever committed.
+const NO_GROUP: &str = "syncline";
+
+/// Properties that the adapter's promises rest on, and why they are not the user's.
+const FIXED: [(&str, &str); 11] = [
+    ("bootstrap.servers", "the brokers are named by --brokers or the URL"),
+    ("metadata.broker.list", "the brokers are named by --brokers or the URL"),
+    ("group.id", "the group is an option of its own"),
+    ("enable.auto.commit", "offsets are committed when the job is done with them"),
+    ("enable.auto.offset.store", "offsets are committed when the job is done with them"),
+    ("auto.offset.reset", "a position that is gone is an error, not a silent jump"),
+    ("enable.partition.eof", "the job's clock needs to know when it has caught up"),
+    ("enable.idempotence", "retries must not repeat or reorder records"),
+    ("transactional.id", "this sink has no transactions"),
+    ("acks", "a record counts as written when all replicas have it"),
+    ("request.required.acks", "a record counts as written when all replicas have it"),
+];
+
+/// What a consumer of messages needs. See the page of the adapter for what each value trades.
+const CONSUMER: [(&str, &str); 9] = [
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    ("enable.partition.eof", "true"),
+    ("auto.offset.reset", "error"),
+    ("isolation.level", "read_committed"),
+    // One answer, in bytes. A larger message comes alone, up to receive.message.max.bytes.
+    ("fetch.max.bytes", "50000000"),
+    // How long the broker may think before it says that there is nothing more: the age of our knowledge of being caught up.
+    ("fetch.wait.max.ms", "100"),
+    // Read-ahead per partition: less starves the join, more is memory that no limit of the job sees.
+    ("queued.max.messages.kbytes", "16384"),
+    // The pause after that read-ahead was full; the default of a second leaves gaps in a fast read.
+    ("fetch.queue.backoff.ms", "10"),
+];
+
+const PRODUCER: [(&str, &str); 7] = [
+    ("enable.idempotence", "true"),
+    ("acks", "all"),
+    // What Java's clients do with the same key, so that the partitions of all writers agree.
+    ("partitioner", "murmur2_random"),
+    // All records of a range are handed over at once; more than this would only be waited for.
+    ("linger.ms", "1"),
+    // The largest record, in bytes; the broker's own limit (message.max.bytes, default 1 MiB) must allow it too.
+    ("message.max.bytes", "50000000"),
+    // Records on their way, in KiB; beyond it the writer waits, which is the back-pressure.
+    ("queue.buffering.max.kbytes", "131072"),
+    ("queue.buffering.max.messages", "100000"),
+];
+
+/// The configuration of a consumer. Finds every problem that can be found without a connection.
+pub(super) fn consumer(hosts: &str, options: &BrokerOptions) -> Result<ClientConfig> {
+    let mut config = build(hosts, options, &CONSUMER)?;
+    config.set("group.id", if options.group.is_empty() { NO_GROUP } else { &options.group });
+    Ok(config)
+}
+
+/// The configuration of a producer. Finds every problem that can be found without a connection.
+pub(super) fn producer(hosts: &str, options: &BrokerOptions) -> Result<ClientConfig> {
+    build(hosts, options, &PRODUCER)
+}
+
+/// What is wrong with the name of a topic, if anything is.
+pub(super) fn topic_problem(topic: &str) -> Option<String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if topic.is_empty() {
+        Some("a Kafka topic needs a name".to_string())
+    } else if topic.len() > 249 || topic == "." || topic == ".." || !topic.chars().all(good) {
+        Some(format!(
+            "{topic:?} cannot be a Kafka topic: at most 249 of a-z, A-Z, 0-9, '.', '_' and '-', and not '.' or '..'"
+        ))
+    } else {
+        None
+    }
+}
+
+fn build(hosts: &str, options: &BrokerOptions, ours: &[(&str, &str)]) -> Result<ClientConfig> {
+    let mut problems: Vec<String> = host_problems(hosts);
+    let mut config = ClientConfig::new();
+    config.set_log_level(RDKafkaLogLevel::Notice); // what becomes of it is decided by Context::log
+    config.set("bootstrap.servers", hosts).set("client.id", "syncline");
+    for (name, value) in ours {
+        config.set(*name, *value);
+    }
+    for (name, value) in &options.properties {
+        if let Some((_, reason)) = FIXED.iter().find(|(fixed, _)| fixed == name) {
+            problems.push(format!("Kafka property {name:?} cannot be set: {reason}"));
+        } else if let Err(error) = ClientConfig::new().set(name, value).create_native_config() {
+            problems.push(property_problem(name, value, &error));
+        } else {
+            config.set(name, value);
+        }
+    }
+    if !problems.is_empty() {
+        return Err(Error::config(&problems));
+    }
+    Ok(config)
+}
+
+fn host_problems(hosts: &str) -> Vec<String> {
+    let wrong = |host: &&str| match host.rsplit_once(':') {
+        Some((name, port)) => name.is_empty() || port.parse::<u16>().is_err(),
+        None => true,
+    };
+    hosts
+        .split(',')
+        .map(str::trim)
+        .filter(wrong)
+        .map(|host| format!("{host:?} is not a Kafka broker: write HOST:PORT, several with commas between them"))
+        .collect()
+}
+
+/// Names the property and what the client has against it. The client's text quotes the value, so a secret stays away from it.
+fn property_problem(name: &str, value: &str, error: &KafkaError) -> String {
+    let KafkaError::ClientConfig(_, text, ..) = error else {
+        return format!("Kafka property {name:?} cannot be set: it holds a zero byte");
+    };
+    let secret =
+        ["password", "secret", "key.pem", "token", "jaas", "oauthbearer.config"].iter().any(|s| name.contains(s));
+    let known = !text.starts_with("No such configuration property");
+    match (known, secret) {
+        (false, _) => format!(
+            "Kafka has no client property {name:?}; the list: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md"
+        ),
+        (true, true) => format!("Kafka property {name:?} cannot have the value that was given"),
+        (true, false) => format!("Kafka property {name:?} cannot be {value:?}: {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn options(properties: &[(&str, &str)]) -> BrokerOptions {
+        let properties = properties.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        BrokerOptions { group: "g".to_string(), properties }
+    }
+
+    #[test]
+    fn every_problem_is_named_at_once() {
+        let given = [("acks", "1"), ("fetch.max.byte", "1"), ("isolation.level", "none"), ("client.rack", "a")];
+        let error = consumer("one:1,two", &options(&given)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let text = error.to_string();
+        assert_eq!(text.lines().count(), 4, "{text}");
+        for part in [
+            "\"two\"",
+            "\"acks\" cannot be set",
+            "no client property \"fetch.max.byte\"",
+            "\"isolation.level\" cannot be \"none\"",
+        ] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+    }
+
+    #[test]
+    fn users_properties_win_and_secrets_are_not_printed() {
+        let config =
+            consumer("a:1", &options(&[("isolation.level", "read_uncommitted"), ("sasl.password", "hush")])).unwrap();
+        assert_eq!(config.get("isolation.level"), Some("read_uncommitted"));
+        assert_eq!(config.get("group.id"), Some("g"));
+        assert!(!format!("{config:?}").contains("hush"));
+        assert!(producer("a:1,b:2", &options(&[("compression.type", "gzip")])).is_ok());
+        let error = producer("a:1", &options(&[("sasl.password", "hu\0sh")])).unwrap_err();
+        assert!(!error.report().contains("hu"), "{error:?}");
+    }
+
+    #[test]
+    fn topics_have_kafkas_names() {
+        assert_eq!(topic_problem("fasten.callgraph.out"), None);
+        for bad in ["", "..", "a/b", "ä", &"a".repeat(250)] {
+            assert!(topic_problem(bad).is_some(), "{bad}");
+        }
+    }
+}
