@@ -1,6 +1,5 @@
 //! What a running job tells about itself.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::epoch::Epoch;
@@ -19,8 +18,6 @@ pub struct Snapshot {
     pub clock: u64,
     /// Everything below this epoch is published and may be committed.
     pub bound: Epoch,
-    /// What operators count, by name; the counts of all workers where the name says so.
-    pub counts: BTreeMap<&'static str, u64>,
 }
 
 /// Shared by all workers of a process and whoever wants to look.
@@ -31,11 +28,6 @@ impl Status {
     /// What is known now.
     pub fn snapshot(&self) -> Snapshot {
         self.lock().clone()
-    }
-
-    /// Sets what an operator counts.
-    pub fn set(&self, counts: impl IntoIterator<Item = (&'static str, u64)>) {
-        self.lock().counts.extend(counts);
     }
 
     pub(crate) fn read(&self, records: u64, refused: &[u64; Reason::ALL.len()], ahead: u64) {

@@ -55,7 +55,7 @@ pub enum OnBad {
 #[derive(Debug)]
 pub(crate) enum Item<T> {
     Record { split: SplitId, next: Offset, offset: Offset, size: usize, timestamp: Option<u64>, data: T },
-    Refused { reason: Reason, error: String, message: Box<Message> },
+    Refused { reason: Reason, error: String, split: String, message: Box<Message> },
 }
 
 /// What the reader thread sends.
@@ -306,13 +306,13 @@ impl<T: Send + 'static> ReaderSpec<T> {
                     let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
                     tracing::warn!(source = self.name, error = %error.report(), "reading again in {wait:?}");
                     batch.evidence.extend(assignments.iter().map(|a| (a.split.id, Evidence::Behind)));
-                    self.decode(&mut *codec, &mut batch, batches)?;
+                    self.decode(&mut *codec, &mut batch, assignments, batches)?;
                     thread::sleep(wait);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            if !self.decode(&mut *codec, &mut batch, batches)? {
+            if !self.decode(&mut *codec, &mut batch, assignments, batches)? {
                 return Ok(());
             }
             if progress == Progress::Ended {
@@ -331,6 +331,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
         &self,
         codec: &mut dyn Codec<Record = T>,
         batch: &mut Batch,
+        assignments: &[Assignment],
         batches: &Sender<FromReader<T>>,
     ) -> Result<bool> {
         if batch.messages.is_empty() && batch.evidence.is_empty() {
@@ -347,30 +348,23 @@ impl<T: Send + 'static> ReaderSpec<T> {
                     items.push(Item::Record { split, next, offset, size, timestamp, data });
                 }
                 Err(refusal) => {
+                    let assigned = assignments.iter().find(|assignment| assignment.split.id == split);
+                    let split = assigned.map_or_else(|| split.to_string(), |assignment| assignment.split.name.clone());
                     let policy = if refusal.reason == Reason::Tombstone { self.on_null } else { self.on_bad };
                     if policy == OnBad::Fail {
                         let text = format!(
                             "message at offset {offset} of split \"{}\" of source \"{}\" is refused ({}): {}",
-                            self.split_name(split),
-                            self.name,
-                            refusal.reason,
-                            refusal.error
+                            split, self.name, refusal.reason, refusal.error
                         );
                         return Err(Error::new(ErrorKind::Decode, text));
                     }
                     let (reason, error, message) = (refusal.reason, refusal.error, refusal.message);
-                    items.push(Item::Refused { reason, error, message });
+                    items.push(Item::Refused { reason, error, split, message });
                 }
             }
         }
         let evidence = std::mem::take(&mut batch.evidence);
         Ok(self.send(batches, FromReader::Batch { items, evidence, at }))
-    }
-
-    fn split_name(&self, split: SplitId) -> String {
-        let names = (self.new_source)().and_then(|mut source| source.splits());
-        let found = names.ok().and_then(|splits| splits.into_iter().find(|other| other.id == split));
-        found.map_or_else(|| split.to_string(), |split| split.name)
     }
 }
 

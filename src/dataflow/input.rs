@@ -166,13 +166,13 @@ impl<T: Data> TypedIntake<T> {
                     let (timestamp, base) = (arrival.timestamp, arrival.base);
                     self.buffer.push(Arrived { split, offset, timestamp, base, data });
                 }
-                Item::Refused { reason, error, message } => {
+                Item::Refused { reason, error, split, message } => {
                     self.refused[reason as usize] += 1;
                     bytes += message.size();
                     self.rejections.entry(epoch).or_default().push((id, message.offset, reason));
                     let policy = if reason == Reason::Tombstone { self.on_null } else { self.on_bad };
                     if policy == OnBad::DeadLetter {
-                        rejected.send(Rejected { input: self.index, reason, error, message: *message });
+                        rejected.send(Rejected { input: self.index, reason, error, split, message: *message });
                     }
                 }
             }

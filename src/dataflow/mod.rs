@@ -43,6 +43,8 @@ pub struct Rejected {
     pub reason: Reason,
     /// Why, in words.
     pub error: String,
+    /// The name of its split.
+    pub split: String,
     /// The message, as it came.
     pub message: Message,
 }
@@ -75,7 +77,7 @@ pub struct Gauges {
     /// How many keys its state has.
     pub keys: Cell<usize>,
     /// How many records it holds that are not done.
-    pub pending: Cell<usize>,
+    pub pending: Cell<u64>,
 }
 
 /// Why a capability has a time.

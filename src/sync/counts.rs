@@ -1,6 +1,5 @@
 //! What is counted: every record that comes in is, after every epoch, in exactly one place.
 
-use std::cell::Cell;
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
@@ -69,19 +68,6 @@ impl AddAssign for Counts {
         self.delays += other.delays;
         self.unmatched += other.unmatched;
     }
-}
-
-/// How things stand on this worker, after the last epoch it has processed.
-#[derive(Debug, Default)]
-pub struct Gauges {
-    /// Some deadline is ahead, so that time must pass even if nothing arrives.
-    pub waits_for_time: Cell<bool>,
-    /// Memory of the states and of what waits, in bytes, approximately.
-    pub bytes: Cell<usize>,
-    /// Keys that have a state: those that wait and those that are marked.
-    pub keys: Cell<usize>,
-    /// Records that wait.
-    pub pending: Cell<u64>,
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 
 mod batch;
 mod card;
+mod conserve;
 mod counts;
 mod details;
 pub mod document;
@@ -36,10 +37,12 @@ mod state;
 mod step;
 mod store;
 mod synchronizer;
+pub mod topics;
 mod wheel;
 
 pub use batch::{Diff, StateBatch, StateCursor, StateMerger, StateSpine};
-pub use counts::{Counts, Gauges};
+pub use conserve::{Tally, Totals};
+pub use counts::Counts;
 pub use details::{Detail, Details, SideDetail, WaitDetail};
 pub use key::{Field, Key, KeyBuilder, KeyHash, KeyTypes};
 pub use operator::{Synchronized, synchronize};

@@ -18,13 +18,13 @@ use timely::dataflow::operators::{Capability, InputCapability};
 use timely::progress::{Antichain, Stamp};
 
 use super::batch::{StateBatch, StateSpine};
-use super::counts::{Counts, Gauges};
+use super::counts::Counts;
 use super::details::Details;
 use super::options::Options;
 use super::record::{Output, Payload, Record};
 use super::store::Store;
 use super::synchronizer::{Done, Synchronizer};
-use crate::dataflow::Tick;
+use crate::dataflow::{Gauges, TIMED, Tick};
 use crate::epoch::Epoch;
 
 /// What the synchronization gives back.
@@ -59,8 +59,6 @@ struct Pending<P> {
     tick: Option<Tick>,
     records: Vec<Option<Record<P>>>,
 }
-
-const TIMED: &str = "a message that holds data has a time";
 
 impl<P> Pending<P> {
     fn at<'e>(epochs: &'e mut BTreeMap<Epoch, Self>, capability: &InputCapability<Epoch>) -> &'e mut Self {

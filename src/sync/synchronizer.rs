@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::batch::{Found, StateBatch, Update};
 use super::card::Card;
-use super::counts::{Counts, Gauges};
+use super::counts::Counts;
 use super::key::KeyHash;
 use super::options::{AtEnd, Options};
 use super::record::{Output, Payload, Record};
@@ -24,7 +24,7 @@ use super::state::{MAX_TIME, Phase, State};
 use super::step::{Arrivals, Next, Rules};
 use super::store::{Open, Store};
 use super::wheel::Wheel;
-use crate::dataflow::Tick;
+use crate::dataflow::{Gauges, Tick};
 use crate::epoch::Epoch;
 use crate::message::Reason;
 

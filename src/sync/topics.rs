@@ -1,0 +1,235 @@
+//! The synchronization job on topics of JSON documents: from inputs to the topics of joined records, delays and dead letters.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::Stream;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Concat;
+use timely::dataflow::operators::generic::OutputBuilder;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use timely::dataflow::operators::vec::Map;
+
+use super::conserve::{Tally, conserve};
+use super::document::{Documents, dead_letter};
+use super::json::{Extractor, KeySink, Path};
+use super::key::{Key, KeyBuilder, KeyTypes};
+use super::operator::synchronize;
+use super::options::Options;
+use super::record::{Entry, Output, Record};
+use crate::codec::{Codec, Decoded, NewCodec, Refusal};
+use crate::dataflow::{Flow, Input, Rejected};
+use crate::epoch::Epoch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::{Message, Reason};
+use crate::sink::{NewSink, OutputRecord};
+
+/// A JSON document and the key that was found in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Keyed {
+    /// The key.
+    pub key: Key,
+    /// The document, as it came.
+    pub value: Bytes,
+}
+
+/// Finds keys and timestamps in documents.
+#[derive(Debug)]
+struct KeyCodec {
+    extractor: Extractor,
+    builder: KeyBuilder,
+    has_timestamp: bool,
+}
+
+impl KeySink for KeyBuilder {
+    fn text(&mut self, text: &str) {
+        KeyBuilder::text(self, text);
+    }
+    fn number(&mut self, number: &str) {
+        KeyBuilder::number(self, number);
+    }
+    fn boolean(&mut self, boolean: bool) {
+        KeyBuilder::boolean(self, boolean);
+    }
+}
+
+/// A codec of documents whose key stands in these fields, and the event time in that one, if any.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`] if the fields exclude each other (see [`Extractor::new`]).
+pub fn key_codec(keys: Vec<Path>, timestamp: Option<Path>, types: KeyTypes) -> Result<NewCodec<Keyed>> {
+    let new = move || -> Result<KeyCodec> {
+        let extractor = Extractor::new(&keys, timestamp.as_ref())?;
+        Ok(KeyCodec { extractor, builder: KeyBuilder::new(types), has_timestamp: timestamp.is_some() })
+    };
+    new()?;
+    Ok(Arc::new(move || Box::new(new().expect("the same fields were accepted before"))))
+}
+
+impl Codec for KeyCodec {
+    type Record = Keyed;
+    fn decode(&mut self, mut message: Message) -> Result<Decoded<Keyed>, Refusal> {
+        let Some(value) = message.value.take() else {
+            let error = "the value is null".to_owned();
+            return Err(Refusal { reason: Reason::Tombstone, error, message: Box::new(message) });
+        };
+        match self.extractor.extract(&value, &mut self.builder) {
+            Ok(timestamp) => {
+                let timestamp = if self.has_timestamp { timestamp } else { message.timestamp };
+                Ok(Decoded { timestamp, data: Keyed { key: self.builder.build(), value } })
+            }
+            Err(refused) => {
+                message.value = Some(value);
+                Err(Refusal { reason: refused.reason, error: refused.error, message: Box::new(message) })
+            }
+        }
+    }
+}
+
+/// The outputs of a job on topics.
+#[derive(Clone)]
+pub struct TopicOutputs {
+    /// Where they are.
+    pub sink: NewSink,
+    /// The topic of joined records.
+    pub joined: String,
+    /// The topic of delays, if they are put out.
+    pub delay: Option<String>,
+    /// The topic of dead letters, if they are put out.
+    pub dead_letter: Option<String>,
+}
+
+impl std::fmt::Debug for TopicOutputs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("TopicOutputs");
+        debug.field("joined", &self.joined).field("delay", &self.delay).field("dead_letter", &self.dead_letter).finish()
+    }
+}
+
+/// Builds the job: reads each side, synchronizes them, writes the outputs, and keeps the tally. The names are those of the sides
+/// in the documents.
+///
+/// # Errors
+///
+/// Options that are not valid, or whose number of sides is another; threads that cannot be started.
+pub fn synchronize_topics<'s>(
+    flow: &mut Flow<'s>,
+    sides: &[(String, Input<Keyed>)],
+    options: &Options,
+    outputs: &TopicOutputs,
+    tally: &Arc<Tally>,
+) -> Result<()> {
+    options.validate()?;
+    if sides.len() != options.windows.len() {
+        let text = format!("{} sides with {} windows: give one for each", sides.len(), options.windows.len());
+        return Err(Error::new(ErrorKind::Config, text));
+    }
+    let mut records: Option<Stream<'s, Epoch, Vec<Record<Bytes>>>> = None;
+    for (side, (_, input)) in sides.iter().enumerate() {
+        let side = side as u8; // at most MAX_SIDES
+        let stream = flow.read(input)?.map(move |arrived| Record {
+            key: arrived.data.key,
+            side,
+            split: arrived.split,
+            offset: arrived.offset,
+            timestamp: arrived.timestamp,
+            base: arrived.base,
+            payload: arrived.data.value,
+        });
+        records = Some(match records {
+            Some(others) => others.concat(stream),
+            None => stream,
+        });
+    }
+    let records = records.expect("valid options have sides");
+    let synchronized = synchronize(records, flow.clock(), options);
+    drop(synchronized.states); // nobody reads them, and an unused handle would keep every epoch apart
+    flow.watch(synchronized.gauges);
+    flow.hold_commits(synchronized.waiting);
+    conserve(flow, synchronized.counts, tally);
+
+    let names: Vec<String> = sides.iter().map(|(name, _)| name.clone()).collect();
+    let (joined, delayed) = documents(synchronized.outputs, Documents::new(&names));
+    let mut topics = vec![(outputs.joined.clone(), joined)];
+    topics.extend(outputs.delay.clone().map(|topic| (topic, delayed)));
+    if let Some(topic) = &outputs.dead_letter {
+        let letters = flow.rejected().map(move |rejected| letter(&names, &rejected));
+        topics.push((topic.clone(), letters));
+    }
+    flow.write(&outputs.sink, topics)
+}
+
+fn letter(names: &[String], rejected: &Rejected) -> OutputRecord {
+    let mut buffer = BytesMut::new();
+    let topic = names.get(rejected.input).map_or("", String::as_str);
+    let Rejected { reason, error, split, message, .. } = rejected;
+    dead_letter(&mut buffer, *reason, error, topic, split, message);
+    OutputRecord { value: buffer.freeze(), key: message.key.clone(), timestamp: message.timestamp, headers: vec![] }
+}
+
+/// Bytes of a buffer that documents share. Smaller: more allocations; larger: more is held by a document that is kept.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Encodes outputs; gives the joined ones and the delayed ones apart.
+fn documents<'s>(
+    outputs: Stream<'s, Epoch, Vec<Output<Bytes>>>,
+    documents: Documents,
+) -> (Stream<'s, Epoch, Vec<OutputRecord>>, Stream<'s, Epoch, Vec<OutputRecord>>) {
+    let mut builder = OperatorBuilder::new("Documents".to_owned(), outputs.scope());
+    let mut input = builder.new_input(outputs, Pipeline);
+    let (joined, joined_stream) = builder.new_output::<Vec<OutputRecord>>();
+    let (delayed, delayed_stream) = builder.new_output::<Vec<OutputRecord>>();
+    let mut joined = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(joined);
+    let mut delayed = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(delayed);
+    builder.build(move |_capabilities| {
+        let mut buffer = BytesMut::new();
+        move |_frontiers| {
+            let (mut joined, mut delayed) = (joined.activate(), delayed.activate());
+            input.for_each(|capability, outputs| {
+                let mut joined = joined.session_with_builder(&capability);
+                let mut delayed = delayed.session_with_builder(&capability);
+                for output in outputs.drain(..) {
+                    log(&output);
+                    if buffer.capacity() < BUFFER_BYTES / 8 {
+                        buffer.reserve(BUFFER_BYTES);
+                    }
+                    match output {
+                        Output::Joined { key, late, records } => {
+                            let values = records.iter().enumerate().map(|(side, entry)| (side, &entry.payload));
+                            documents.joined(&mut buffer, &key, late, values);
+                            joined.give(document(&mut buffer, &key, records.iter()));
+                        }
+                        Output::Delayed { key, records } => {
+                            let present = records.iter().enumerate();
+                            let values = present.filter_map(|(side, entry)| Some((side, &entry.as_ref()?.payload)));
+                            documents.delayed(&mut buffer, &key, values);
+                            delayed.give(document(&mut buffer, &key, records.iter().flatten()));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    (joined_stream, delayed_stream)
+}
+
+/// The record of the document in the buffer: its key is the join key as it is printed, its time that of its newest side.
+fn document<'a>(buffer: &mut BytesMut, key: &Key, entries: impl Iterator<Item = &'a Entry<Bytes>>) -> OutputRecord {
+    use std::fmt::Write;
+    let value = buffer.split().freeze();
+    let written = write!(buffer, "{key}");
+    debug_assert!(written.is_ok(), "memory takes everything");
+    let key = Some(buffer.split().freeze());
+    OutputRecord { key, value, timestamp: entries.map(|entry| entry.timestamp).max(), headers: vec![] }
+}
+
+/// The log lines of the original job, for dashboards that read them.
+fn log(output: &Output<Bytes>) {
+    match output {
+        Output::Joined { key, late, .. } => tracing::debug!(action = "JOIN", %key, late),
+        Output::Delayed { key, .. } => tracing::debug!(action = "DELAY", %key),
+    }
+}
