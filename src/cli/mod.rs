@@ -95,7 +95,7 @@ pub fn run(args: &[String], handlers: &Handlers<'_>, out: &mut dyn Write, err: &
             let about =
                 if args.first().is_some_and(|arg| arg == "sync") { "syncline sync --help" } else { "syncline --help" };
             // Nobody is left to be told when standard error is closed.
-            let _ = writeln!(err, "{}{about} lists all options", help::problems(&problems));
+            let _ = writeln!(err, "{}{about} says more", help::problems(&problems));
             return USAGE;
         }
     };

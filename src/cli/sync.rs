@@ -13,7 +13,7 @@ use crate::sync::json::{Extractor, Path};
 const FASTEN_FOLDER: &str = "/mnt/fasten/flink";
 
 /// Makes the configuration, or gives all problems. `env` looks up variables of the environment.
-pub fn config(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<SyncConfig, Vec<Problem>> {
+pub(super) fn config(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<SyncConfig, Vec<Problem>> {
     let mut given = Given::read(args);
     let problems = std::mem::take(&mut given.problems);
     let mut reader = Reader { given: &given, problems };

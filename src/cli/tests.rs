@@ -331,7 +331,7 @@ fn exit_codes_tell_what_happened() {
     assert_eq!((code, out.as_str()), (USAGE, ""));
     assert_eq!(
         err,
-        "syncline: a problem with the command line\n  there is no command \"snyc\": did you mean sync?\nsyncline --help lists all options\n"
+        "syncline: a problem with the command line\n  there is no command \"snyc\": did you mean sync?\nsyncline --help says more\n"
     );
     for line in ["", "-w 4 sync", "sync"] {
         assert_eq!(run_with(line, done).0, USAGE, "{line}");
