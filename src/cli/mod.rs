@@ -50,7 +50,7 @@ pub fn parse(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Co
     let Some((command, rest)) = args.split_first() else {
         return Err(vec![Problem::new("no command", "write syncline sync ..., or syncline --help")]);
     };
-    let asks = |option: &str| rest.iter().take_while(|arg| *arg != "--").any(|arg| arg == option);
+    let asks = |option: &str| rest.iter().any(|arg| arg == option);
     match command.as_str() {
         "--help" | "help" => Ok(Command::Print(help::PROGRAM.to_owned())),
         "--version" => Ok(Command::Print(version())),

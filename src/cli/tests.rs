@@ -302,6 +302,9 @@ fn values_that_are_missing_do_not_swallow_options() {
     problem("--group=", &["--group \"\"", "empty"]);
     problem("-group x", &["unknown option -group", "--group"]);
     problem("-x", &["unknown option -x"]);
+    problem("--", &["unknown option --"]);
+    let empty = parse(&[words("sync -b"), vec![String::new()], words(&BASE["-b h:9092".len()..])].concat(), &|_| None);
+    assert_eq!(empty.expect_err("no broker"), [Problem::new("--brokers \"\"", "it is empty, give it a value")]);
 }
 
 fn run_with(line: &str, result: fn() -> Result<()>) -> (u8, String, String) {
