@@ -72,9 +72,6 @@ impl Given {
         let mut given = Given::default();
         let mut args = Args { args, at: 0 };
         while let Some(arg) = args.next() {
-            if arg == "--" {
-                continue;
-            }
             if let Some(long) = arg.strip_prefix("--") {
                 given.long(long, &mut args);
             } else if arg.len() > 1 && arg.starts_with('-') {

@@ -2,7 +2,7 @@
 
 /// Whether a broker or topic is a URL: it starts with a scheme and a colon. Topics of Kafka have no colon; `host:port` has no
 /// letters only before one and digits only behind it.
-pub fn is_url(text: &str) -> bool {
+pub(super) fn is_url(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     let letters = scheme.starts_with(|c: char| c.is_ascii_lowercase())
         && scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '+' || c == '-');
@@ -11,7 +11,7 @@ pub fn is_url(text: &str) -> bool {
 }
 
 /// Splits a URL that ends with a topic into broker and topic.
-pub fn split_url(url: &str) -> Result<(String, String), String> {
+pub(super) fn split_url(url: &str) -> Result<(String, String), String> {
     let problem = || "a URL of a topic ends with the topic: file:DIR/TOPIC or kafka://host:port/TOPIC".to_owned();
     let path = url.find("://").map_or_else(|| url.find(':').map_or(0, |at| at + 1), |at| at + 3);
     let slash = url[path..].rfind('/').ok_or_else(problem)? + path;
@@ -22,12 +22,12 @@ pub fn split_url(url: &str) -> Result<(String, String), String> {
 }
 
 /// Whether a broker is Kafka.
-pub fn is_kafka(broker: &str) -> bool {
+pub(super) fn is_kafka(broker: &str) -> bool {
     !broker.is_empty() && (broker.starts_with("kafka:") || !is_url(broker))
 }
 
 /// Whether two texts name the same broker, as far as texts can tell.
-pub fn same(one: &str, two: &str) -> bool {
+pub(super) fn same(one: &str, two: &str) -> bool {
     let plain = |broker: &str| {
         let broker = broker.strip_prefix("kafka://").unwrap_or(broker).trim_end_matches('/').to_owned();
         match is_url(&broker) {

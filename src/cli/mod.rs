@@ -50,7 +50,7 @@ pub fn parse(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Co
     let Some((command, rest)) = args.split_first() else {
         return Err(vec![Problem::new("no command", "write syncline sync ..., or syncline --help")]);
     };
-    let asks = |option: &str| rest.iter().take_while(|arg| *arg != "--").any(|arg| arg == option);
+    let asks = |option: &str| rest.iter().any(|arg| arg == option);
     match command.as_str() {
         "--help" | "help" => Ok(Command::Print(help::PROGRAM.to_owned())),
         "--version" => Ok(Command::Print(version())),
@@ -95,7 +95,7 @@ pub fn run(args: &[String], handlers: &Handlers<'_>, out: &mut dyn Write, err: &
             let about =
                 if args.first().is_some_and(|arg| arg == "sync") { "syncline sync --help" } else { "syncline --help" };
             // Nobody is left to be told when standard error is closed.
-            let _ = writeln!(err, "{}{about} lists all options", help::problems(&problems));
+            let _ = writeln!(err, "{}{about} says more", help::problems(&problems));
             return USAGE;
         }
     };

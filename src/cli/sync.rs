@@ -13,7 +13,7 @@ use crate::sync::json::{Extractor, Path};
 const FASTEN_FOLDER: &str = "/mnt/fasten/flink";
 
 /// Makes the configuration, or gives all problems. `env` looks up variables of the environment.
-pub fn config(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<SyncConfig, Vec<Problem>> {
+pub(super) fn config(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<SyncConfig, Vec<Problem>> {
     let mut given = Given::read(args);
     let problems = std::mem::take(&mut given.problems);
     let mut reader = Reader { given: &given, problems };
@@ -36,7 +36,7 @@ impl Reader<'_> {
     pub(super) fn read<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         let text = self.given.get(name)?;
         let value = match text {
-            "" => Err("it is empty".to_owned()),
+            "" => Err("it is empty, give it a value".to_owned()),
             text => parse(text),
         };
         value.map_err(|fix| self.problem(format!("--{name} \"{text}\""), fix)).ok()
@@ -123,6 +123,7 @@ impl Reader<'_> {
 
     /// Names every required option that is missing.
     fn required(&mut self) {
+        self.text("brokers"); // notes an empty one
         let urls = ["topic_one", "topic_two"].iter().all(|name| self.given.get(name).is_some_and(brokers::is_url));
         for flag in FLAGS.iter().filter(|flag| flag.group == Group::Required && !self.given.meant(flag.name)) {
             match flag.name {

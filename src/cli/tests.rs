@@ -302,6 +302,9 @@ fn values_that_are_missing_do_not_swallow_options() {
     problem("--group=", &["--group \"\"", "empty"]);
     problem("-group x", &["unknown option -group", "--group"]);
     problem("-x", &["unknown option -x"]);
+    problem("--", &["unknown option --"]);
+    let empty = parse(&[words("sync -b"), vec![String::new()], words(&BASE["-b h:9092".len()..])].concat(), &|_| None);
+    assert_eq!(empty.expect_err("no broker"), [Problem::new("--brokers \"\"", "it is empty, give it a value")]);
 }
 
 fn run_with(line: &str, result: fn() -> Result<()>) -> (u8, String, String) {
@@ -331,7 +334,7 @@ fn exit_codes_tell_what_happened() {
     assert_eq!((code, out.as_str()), (USAGE, ""));
     assert_eq!(
         err,
-        "syncline: a problem with the command line\n  there is no command \"snyc\": did you mean sync?\nsyncline --help lists all options\n"
+        "syncline: a problem with the command line\n  there is no command \"snyc\": did you mean sync?\nsyncline --help says more\n"
     );
     for line in ["", "-w 4 sync", "sync"] {
         assert_eq!(run_with(line, done).0, USAGE, "{line}");

@@ -265,10 +265,10 @@ impl<'a, 's> Scanner<'a, 's> {
 fn special_bytes(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
-    let quote = word ^ (ONES * b'"' as u64);
+    // The flip of one bit puts the quote (0x22) in the place of the space (0x20), next to the control characters.
+    let flipped = word ^ (ONES * 0x02);
+    let quote_or_control = flipped.wrapping_sub(ONES * 0x21) & !flipped;
     let backslash = word ^ (ONES * b'\\' as u64);
-    let control = word.wrapping_sub(ONES * 0x20) & !word;
-    let quote = quote.wrapping_sub(ONES) & !quote;
     let backslash = backslash.wrapping_sub(ONES) & !backslash;
-    (control | quote | backslash) & HIGHS
+    (quote_or_control | backslash) & HIGHS
 }
