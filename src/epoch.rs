@@ -143,7 +143,7 @@ mod tests {
     fn a_steady_clock_goes_on_where_the_wall_is_turned_back() {
         let clock = ManualClock::new(1_000);
         let steady = SteadyClock::new(Arc::new(clock.clone()));
-        let mut after = |by: i64, ms: u64| {
+        let after = |by: i64, ms: u64| {
             clock.jump(by);
             clock.advance(Duration::from_millis(ms));
             steady.wall()

@@ -59,6 +59,7 @@ impl Job {
                 mode: TimeMode::Auto { window: Duration::from_secs(60) },
                 max_ahead: Duration::from_secs(3600),
                 max_state_bytes: None,
+                max_records: None,
                 retry: RetryPolicy::default(),
                 new_store: Arc::new(move || Box::new(NullStore::new(started))),
                 name: name.into(),
@@ -91,6 +92,13 @@ impl Job {
     #[must_use]
     pub fn max_state_bytes(mut self, bytes: usize) -> Self {
         self.context.max_state_bytes = Some(bytes);
+        self
+    }
+
+    /// Stops the job, as [`Control::stop`] does, after the epoch in which a process has read this many messages.
+    #[must_use]
+    pub fn max_records(mut self, records: u64) -> Self {
+        self.context.max_records = Some(records);
         self
     }
 

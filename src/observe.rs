@@ -30,13 +30,15 @@ impl Status {
         self.lock().clone()
     }
 
-    pub(crate) fn read(&self, records: u64, refused: &[u64; Reason::ALL.len()], ahead: u64) {
+    /// Adds what was read; returns how many messages that makes.
+    pub(crate) fn read(&self, records: u64, refused: &[u64; Reason::ALL.len()], ahead: u64) -> u64 {
         let mut snapshot = self.lock();
         snapshot.records_read += records;
         snapshot.ahead += ahead;
         for (total, refused) in snapshot.refused.iter_mut().zip(refused) {
             *total += refused;
         }
+        snapshot.records_read
     }
 
     pub(crate) fn follow(&self, clock: u64, bound: Epoch) {

@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::sync::json::Path;
+use crate::sync::{AtEnd, Duplicates, KeyTypes, Late};
 
 /// Everything that the synchronization job is told. Checked as far as that is possible without connecting to anything.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,9 +43,9 @@ pub struct SyncConfig {
     /// Timestamps further ahead of the wall clock are not believed.
     pub max_ahead: Duration,
     /// What becomes of messages without a value.
-    pub on_null: OnNull,
+    pub on_null: OnBad,
     /// What becomes of records without a usable key or timestamp.
-    pub on_bad_record: OnBadRecord,
+    pub on_bad_record: OnBad,
     /// The size of the state above which the job ends, in bytes.
     pub max_state_bytes: Option<u64>,
     /// Where to start.
@@ -105,46 +107,6 @@ pub struct Workers {
     pub args: Vec<String>,
 }
 
-/// Which of several records of a side and key counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Duplicates {
-    /// The newest.
-    #[default]
-    Last,
-    /// The first.
-    First,
-}
-
-/// What becomes of a partner that comes after the delay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Late {
-    /// It completes a joined record that is marked late.
-    #[default]
-    Join,
-    /// It is dropped.
-    Drop,
-}
-
-/// What becomes of waiting records when all inputs have ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AtEnd {
-    /// They get their delay.
-    #[default]
-    Delay,
-    /// They stay in the state.
-    Keep,
-}
-
-/// How key fields are compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeyTypes {
-    /// By type and value: 1 is 1.0, and not "1".
-    #[default]
-    Typed,
-    /// As text.
-    Text,
-}
-
 /// What time the deadlines follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockMode {
@@ -157,37 +119,4 @@ pub enum ClockMode {
         /// A split that is silent for so long holds the clock no more.
         idle_after: Duration,
     },
-}
-
-/// What becomes of messages without a value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnNull {
-    /// They are counted.
-    #[default]
-    Skip,
-    /// They are written to the dead letters, and counted.
-    DeadLetter,
-}
-
-/// What becomes of records without a usable key or timestamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnBadRecord {
-    /// The job ends with an error that names the record.
-    Fail,
-    /// They are written to the dead letters, and counted.
-    DeadLetter,
-    /// They are counted.
-    Skip,
-}
-
-/// When a job ends by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Until {
-    /// Never.
-    #[default]
-    Never,
-    /// Where the topics end when it starts.
-    End,
-    /// Where the topics reach this time, in milliseconds since the Unix epoch.
-    Time(u64),
 }

@@ -7,6 +7,7 @@ pub mod help;
 pub mod log;
 pub mod progress;
 mod properties;
+mod run;
 mod sync;
 pub mod table;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use std::io::Write;
 use args::Problem;
 use config::SyncConfig;
 
-use crate::error::{ErrorKind, Result};
+use crate::error::ErrorKind;
 
 /// The exit code of a job that has done its work.
 pub const DONE: u8 = 0;
@@ -76,19 +77,8 @@ fn version() -> String {
     format!("syncline {}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// Handles `datasets` with its arguments; writes what is to be printed.
-pub type RunDatasets<'a> = &'a dyn Fn(&[String], &mut dyn Write) -> Result<()>;
-
-/// What runs the commands.
-pub struct Handlers<'a> {
-    /// Runs the synchronization job to its end.
-    pub sync: &'a dyn Fn(SyncConfig) -> Result<()>,
-    /// Handles `datasets`.
-    pub datasets: RunDatasets<'a>,
-}
-
 /// Runs a command line, without the name of the program, prints results to `out` and errors to `err`, and returns the exit code.
-pub fn run(args: &[String], handlers: &Handlers<'_>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let command = match parse(args, &|name| std::env::var(name).ok()) {
         Ok(command) => command,
         Err(problems) => {
@@ -105,12 +95,12 @@ pub fn run(args: &[String], handlers: &Handlers<'_>, out: &mut dyn Write, err: &
             let _ = out.write_all(text.as_bytes());
             Ok(())
         }
-        Command::Datasets(args) => (handlers.datasets)(&args, out),
+        Command::Datasets(args) => crate::datasets::run(&args, out),
         Command::Sync(config) => {
             for warning in &config.warnings {
                 let _ = writeln!(err, "syncline: warning: {warning}");
             }
-            (handlers.sync)(*config)
+            run::run(*config, out)
         }
     };
     match result {

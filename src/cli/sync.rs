@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::args::{Given, Problem};
-use super::config::{AtEnd, ClockMode, Duplicates, Input, KeyTypes, Late, OnBadRecord, OnNull, SyncConfig, Until};
+use super::config::{ClockMode, Input, SyncConfig};
 use super::table::{FLAGS, Group, closest};
 use super::{brokers, properties, units, workers};
+use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::sync::json::{Extractor, Path};
+use crate::sync::{AtEnd, Duplicates, KeyTypes, Late};
 
 /// FASTEN's folder for state, used with `--production`.
 const FASTEN_FOLDER: &str = "/mnt/fasten/flink";
@@ -266,14 +268,12 @@ impl Reader<'_> {
         }
     }
 
-    fn policies(&mut self, dead_letters: bool) -> (OnNull, OnBadRecord) {
-        let on_null = self.choice("on_null", &[("skip", OnNull::Skip), ("dead_letter", OnNull::DeadLetter)]);
-        let default = if dead_letters { OnBadRecord::DeadLetter } else { OnBadRecord::Fail };
-        let choices =
-            [("fail", OnBadRecord::Fail), ("dead_letter", OnBadRecord::DeadLetter), ("skip", OnBadRecord::Skip)];
+    fn policies(&mut self, dead_letters: bool) -> (OnBad, OnBad) {
+        let on_null = self.choice("on_null", &[("skip", OnBad::Skip), ("dead_letter", OnBad::DeadLetter)]);
+        let default = if dead_letters { OnBad::DeadLetter } else { OnBad::Fail };
+        let choices = [("fail", OnBad::Fail), ("dead_letter", OnBad::DeadLetter), ("skip", OnBad::Skip)];
         let on_bad_record = self.read("on_bad_record", |text| find_choice(text, &choices)).unwrap_or(default);
-        let asked =
-            [("on_null", on_null == OnNull::DeadLetter), ("on_bad_record", on_bad_record == OnBadRecord::DeadLetter)];
+        let asked = [("on_null", on_null == OnBad::DeadLetter), ("on_bad_record", on_bad_record == OnBad::DeadLetter)];
         for (name, _) in asked.into_iter().filter(|(_, asked)| *asked && !dead_letters) {
             if !self.given.meant("dead_letter_topic") {
                 self.problem(format!("--{name} dead_letter needs a topic"), "add --dead_letter_topic NAME");
@@ -300,9 +300,9 @@ impl Reader<'_> {
         let until = self.read("until", |text| match text {
             "never" => Ok(Until::Never),
             "end" => Ok(Until::End),
-            _ => units::moment(text).map(Until::Time).map_err(|fix| format!("write never or end, or {fix}")),
+            _ => units::moment(text).map(Until::Timestamp).map_err(|fix| format!("write never or end, or {fix}")),
         });
-        until.unwrap_or_default()
+        until.unwrap_or(Until::Never)
     }
 
     fn max_records(&mut self) -> Option<u64> {

@@ -45,6 +45,7 @@ pub(crate) struct Driver {
     pub pacer: Pacer,
     pub pacing: Pacing,
     pub max_state_bytes: Option<usize>,
+    pub max_records: Option<u64>,
     /// The open epoch.
     pub epoch: Epoch,
     pub intakes: SharedIntakes,
@@ -212,7 +213,10 @@ impl Driver {
         }
         report.worker = self.worker;
         report.opens = next;
-        self.status.read(report.records, &report.refused, report.ahead);
+        let read = self.status.read(report.records, &report.refused, report.ahead);
+        if self.max_records.is_some_and(|most| read >= most) {
+            self.control.stop();
+        }
         if let Some((reports, _)) = &mut self.inputs {
             reports.send(report);
         }

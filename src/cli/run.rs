@@ -1,0 +1,233 @@
+//! Runs the synchronization job of a command line.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::config::{ClockMode, SyncConfig};
+use super::progress::{Conservation, Status};
+use super::units;
+use crate::broker::{self, BrokerOptions};
+use crate::control::Control;
+use crate::dataflow::Input;
+use crate::epoch::{Clock, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::job::Job;
+use crate::split_time::TimeMode;
+use crate::sync::topics::{Keyed, TopicOutputs, key_codec, synchronize_topics};
+use crate::sync::{Options, Tally};
+
+/// A variable that moves the wall clock of this process, such as `-10s`: to try what skew between processes does.
+const CLOCK_OFFSET: &str = "SYNCLINE_CLOCK_OFFSET";
+
+/// How long a job that is told to stop may take.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often the progress line is written.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// Everything that was made of a configuration before anything is connected.
+struct Plan {
+    sides: Vec<(String, Input<Keyed>)>,
+    outputs: TopicOutputs,
+    options: Options,
+    timely: timely::Config,
+    clock: Arc<dyn Clock>,
+}
+
+/// Runs the job to its end; prints to `out` where the output is and what became of every record.
+///
+/// # Errors
+///
+/// Every problem of the configuration at once, before anything is connected; then the first failure of the job.
+pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
+    super::log::start().map_err(|problem| Error::config(&[problem.to_string()]))?;
+    let Plan { sides, outputs, options, timely, clock } = plan(&config)?;
+    let mode = match config.clock {
+        ClockMode::Auto => TimeMode::Auto { window: config.window },
+        ClockMode::Event { max_disorder, idle_after } => TimeMode::Event { max_disorder, idle_after },
+    };
+    let mut job = Job::new(config.group.clone()).clock(Arc::clone(&clock)).time_mode(mode).max_ahead(config.max_ahead);
+    if let Some(bytes) = config.max_state_bytes {
+        job = job.max_state_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    if let Some(records) = config.max_records {
+        job = job.max_records(records);
+    }
+    let tally = Arc::new(Tally::default());
+    handle_signals(job.control(), Arc::clone(&tally))?;
+    let leads = config.workers.process == 0;
+    let progress = leads.then(|| Progress::start(&job, Arc::clone(&tally), clock)).flatten();
+    let counted = Arc::clone(&tally);
+    let result = job.run(timely, move |flow| synchronize_topics(flow, &sides, &options, &outputs, &counted));
+    if let Some(progress) = progress {
+        progress.stop();
+    }
+    if leads {
+        // A reader that has seen enough (head) is no error.
+        let _ = write_summary(&config, &tally, out);
+    }
+    result
+}
+
+fn plan(config: &SyncConfig) -> Result<Plan> {
+    let mut problems = vec![];
+    let mut keep = |error: Error| problems.extend(error.to_string().lines().map(str::to_owned));
+    let properties = config.kafka.iter().map(|property| (property.name.clone(), property.value.clone())).collect();
+    let brokers = BrokerOptions { group: config.group.clone(), properties };
+    let mut sides = vec![];
+    for input in &config.inputs {
+        let source = broker::source(&input.broker, &input.topic, &brokers).map_err(&mut keep);
+        let codec = key_codec(input.keys.clone(), config.timestamp_field.clone(), config.key_types).map_err(&mut keep);
+        if let (Ok(source), Ok(codec)) = (source, codec) {
+            let side = Input::new(input.name.clone(), source, codec)
+                .start(config.start.clone())
+                .until(config.until)
+                .on_bad(config.on_bad_record)
+                .on_null(config.on_null);
+            sides.push((input.name.clone(), side));
+        }
+    }
+    let sink = broker::sink(&config.output_broker, &brokers).map_err(&mut keep);
+    let options = Options {
+        remember: config.remember,
+        late: config.late,
+        duplicates: config.duplicates,
+        at_end: config.at_end,
+        max_wait: config.max_wait,
+        emit_delays: config.delay_topic.is_some(),
+        ..Options::new(config.inputs.len(), config.window)
+    };
+    options.validate().unwrap_or_else(&mut keep);
+    let timely = timely::Config::from_args(config.workers.args.iter().cloned())
+        .map_err(|text| keep(Error::new(ErrorKind::Config, format!("workers: {text}"))));
+    let clock = clock().map_err(&mut keep);
+    match (sink, timely, clock) {
+        (Ok(sink), Ok(timely), Ok(clock)) if problems.is_empty() => {
+            let outputs = TopicOutputs {
+                sink,
+                joined: config.joined_topic.clone(),
+                delay: config.delay_topic.clone(),
+                dead_letter: config.dead_letter_topic.clone(),
+            };
+            Ok(Plan { sides, outputs, options, timely, clock })
+        }
+        _ => Err(Error::config(&problems)),
+    }
+}
+
+fn clock() -> Result<Arc<dyn Clock>> {
+    let Ok(text) = std::env::var(CLOCK_OFFSET) else {
+        return Ok(Arc::new(SystemClock::new()));
+    };
+    let (sign, size) = match text.strip_prefix('-') {
+        Some(size) => (-1, size),
+        None => (1, text.strip_prefix('+').unwrap_or(&text)),
+    };
+    let offset = units::duration(size).map_err(|fix| {
+        Error::new(ErrorKind::Config, format!("{CLOCK_OFFSET}=\"{text}\" is no duration: write {fix}"))
+    })?;
+    Ok(Arc::new(SystemClock::with_offset(sign * offset.as_millis() as i64)))
+}
+
+/// The first signal stops the job, the second ends the process; SIGUSR1 prints the conservation line.
+fn handle_signals(control: Control, tally: Arc<Tally>) -> Result<()> {
+    let failed = |error| Error::new(ErrorKind::Cluster, "signals cannot be handled").with_source(error);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(failed)?;
+    thread::spawn(move || {
+        for signal in signals.forever() {
+            if signal == SIGUSR1 {
+                eprintln!("{}", conservation(&tally));
+            } else if control.is_stopping() {
+                std::process::exit(i32::from(super::FAILED));
+            } else {
+                tracing::info!("stopping: nothing more is read, what was read is published and committed");
+                control.stop();
+                thread::spawn(|| {
+                    thread::sleep(STOP_WITHIN);
+                    eprintln!(
+                        "syncline: the job did not stop within {STOP_WITHIN:?}; what was not committed comes again"
+                    );
+                    std::process::exit(i32::from(super::FAILED));
+                });
+            }
+        }
+    });
+    Ok(())
+}
+
+fn conservation(tally: &Tally) -> Conservation {
+    let totals = tally.totals();
+    Conservation {
+        records_in: totals.records_in,
+        restored: 0,
+        joined_records: totals.counts.joined_records,
+        expired: totals.counts.expired_records,
+        pending: totals.counts.pending_records,
+        dropped: totals.dropped(),
+        joined: totals.counts.joins,
+        late: totals.counts.late_joins,
+        delayed: totals.counts.delays,
+        unmatched: totals.counts.unmatched,
+    }
+}
+
+fn write_summary(config: &SyncConfig, tally: &Tally, out: &mut dyn Write) -> std::io::Result<()> {
+    let broker = &config.output_broker;
+    writeln!(out, "joined records: {broker} {}", config.joined_topic)?;
+    for (what, topic) in [("delays", &config.delay_topic), ("dead letters", &config.dead_letter_topic)] {
+        if let Some(topic) = topic {
+            writeln!(out, "{what}: {broker} {topic}")?;
+        }
+    }
+    writeln!(out, "{}", conservation(tally))
+}
+
+/// Writes the progress line of a terminal.
+struct Progress {
+    stop: crossbeam_channel::Sender<()>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Progress {
+    /// Starts writing, if standard error is a terminal.
+    fn start(job: &Job, tally: Arc<Tally>, clock: Arc<dyn Clock>) -> Option<Progress> {
+        if !std::io::stderr().is_terminal() {
+            return None;
+        }
+        let status = job.status();
+        let (stop, stopped) = crossbeam_channel::bounded(0);
+        let thread = thread::spawn(move || {
+            let mut last = 0;
+            while stopped.recv_timeout(PROGRESS_EVERY).is_err_and(|error| error.is_timeout()) {
+                let totals = tally.totals();
+                let rate = (totals.records_in - last) as f64 / PROGRESS_EVERY.as_secs_f64();
+                last = totals.records_in;
+                let line = Status {
+                    records_in: totals.records_in,
+                    joined: totals.counts.joins,
+                    late: totals.counts.late_joins,
+                    waiting: totals.counts.pending_records,
+                    delayed: totals.counts.delays,
+                    dropped: totals.dropped(),
+                    clock_ms: status.snapshot().clock,
+                    wall_ms: clock.wall(),
+                    backlog: None,
+                    rate,
+                };
+                eprint!("{}", line.line());
+            }
+            eprint!("{}", super::progress::CLEAR);
+        });
+        Some(Progress { stop, thread })
+    }
+
+    fn stop(self) {
+        drop(self.stop);
+        let _ = self.thread.join(); // it only writes
+    }
+}
