@@ -16,7 +16,7 @@ use crate::message::{Message, Offset, Split};
 use crate::source::{Assignment, Batch, Evidence};
 
 /// How often the name of a followed file is looked at, to see whether it is another file now.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// How long a followed file may be gone before that is an error: as long as a careful rotation may take.
 const GONE_AFTER: Duration = Duration::from_secs(10);
