@@ -3,6 +3,9 @@
 mod cli;
 mod conformance;
 mod datasets;
+mod file_sink;
+mod file_source;
 mod kafka;
 mod layers;
 mod licences;
+mod memory_broker;

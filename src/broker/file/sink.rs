@@ -1,0 +1,270 @@
+//! The sink: one file of JSON lines per output and slot.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::check_name;
+use crate::broker::outbox;
+use crate::checkpoint::Disk;
+use crate::checkpoint::disk::DiskFile;
+use crate::epoch::Epoch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Writer, WriterContext};
+
+/// A buffer above this size, in bytes, is given back when it was published; smaller ones are used again.
+const KEEP: usize = 1 << 20;
+/// The most buffers that are kept to be used again.
+const MAX_SPARE: usize = 16;
+
+pub(super) struct FileSink {
+    disk: Arc<dyn Disk>,
+    name: String,
+    folder: PathBuf,
+}
+
+impl FileSink {
+    pub fn new(disk: Arc<dyn Disk>, folder: &str) -> Self {
+        FileSink { disk, name: format!("file:{folder}"), folder: folder.into() }
+    }
+}
+
+impl Sink for FileSink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::AtLeastOnce
+    }
+
+    fn open(&mut self, context: &WriterContext) -> Result<Box<dyn Writer>> {
+        let twice = |(index, name): (usize, &String)| {
+            let again = context.entities[..index].contains(name);
+            again.then(|| format!("two outputs of {:?} are both named {name:?}: give them different names", self.name))
+        };
+        let mut problems: Vec<String> = context.entities.iter().enumerate().filter_map(twice).collect();
+        problems
+            .extend(context.entities.iter().filter_map(|name| check_name("output", name).err()).map(|e| e.to_string()));
+        if !problems.is_empty() {
+            return Err(Error::config(&problems));
+        }
+        let failed =
+            |error| Error::new(ErrorKind::Write, format!("folder {:?} cannot be made", self.folder)).with_source(error);
+        self.disk.create_folder(&self.folder).map_err(failed)?;
+        let mut files = vec![];
+        for name in &context.entities {
+            let path = self.folder.join(format!("{name}-w{}.jsonl", context.slot.0));
+            let opened = self.disk.open_append(&path);
+            let (file, published) = opened.map_err(|error| {
+                Error::new(ErrorKind::Write, format!("file {path:?} cannot be opened to be appended to"))
+                    .with_source(error)
+            })?;
+            files.push(OutputFile { path, file, published, clean: true });
+        }
+        if context.outbox {
+            self.disk.sync_folder(&self.folder).map_err(failed)?;
+        }
+        Ok(Box::new(FileWriter {
+            files,
+            outbox: context.outbox,
+            chunks: vec![],
+            prepared: VecDeque::new(),
+            publishing: None,
+            published: None,
+            spare: vec![],
+        }))
+    }
+}
+
+struct OutputFile {
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    /// The length of what is published.
+    published: u64,
+    /// There is nothing behind `published`.
+    clean: bool,
+}
+
+impl OutputFile {
+    /// Cuts the file back to what is published, if something else may be in it.
+    fn clean(&mut self) -> Result<()> {
+        if !self.clean {
+            let cut = self.file.truncate(self.published);
+            cut.map_err(|error| self.failed(&format!("cut back to {} bytes", self.published), error))?;
+            self.clean = true;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, what: &str, error: std::io::Error) -> Error {
+        Error::new(ErrorKind::Write, format!("file {:?} cannot be {what}", self.path)).with_source(error).retryable()
+    }
+}
+
+/// Lines of one epoch and output, not published yet.
+struct Chunk {
+    epoch: Epoch,
+    entity: Entity,
+    lines: Vec<u8>,
+}
+
+/// A range that is being published: kept until it is, so that it can be tried again.
+struct Publishing {
+    lower: Epoch,
+    upper: Epoch,
+    /// The lines for each file.
+    lines: Vec<Vec<u8>>,
+}
+
+struct FileWriter {
+    files: Vec<OutputFile>,
+    outbox: bool,
+    /// In the order in which their first records came. There are few: one for each open epoch and output.
+    chunks: Vec<Chunk>,
+    /// The ranges that this writer prepared and that are not published yet: their lines are in `chunks`.
+    prepared: VecDeque<(Epoch, Epoch)>,
+    publishing: Option<Publishing>,
+    /// Everything below was published by this writer.
+    published: Option<Epoch>,
+    /// Empty buffers, to be used again.
+    spare: Vec<Vec<u8>>,
+}
+
+impl FileWriter {
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= KEEP && self.spare.len() < MAX_SPARE {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// The lines to publish: those that were written here, else those that an earlier run prepared.
+    fn gather(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Publishing> {
+        let mut lines = vec![vec![]; self.files.len()];
+        if self.prepared.contains(&(lower, upper)) {
+            let (mut range, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.chunks).into_iter().partition(|chunk| chunk.epoch < upper);
+            self.chunks = rest;
+            range.sort_by_key(|chunk| chunk.epoch);
+            for chunk in range {
+                let lines = &mut lines[chunk.entity.0];
+                if lines.is_empty() {
+                    *lines = chunk.lines;
+                } else {
+                    lines.extend_from_slice(&chunk.lines);
+                    self.recycle(chunk.lines);
+                }
+            }
+        } else {
+            for (_, entity, record) in outbox::records(prepared)? {
+                let lines = lines.get_mut(entity.0).ok_or_else(|| {
+                    let text = format!("prepared lines name output {}, but there are {}", entity.0, self.files.len());
+                    Error::new(ErrorKind::Store, text)
+                })?;
+                lines.extend_from_slice(&record.value);
+            }
+        }
+        Ok(Publishing { lower, upper, lines })
+    }
+
+    /// Appends a range to the files: all of it, or an error and nothing of it.
+    fn append(&mut self, publishing: &Publishing) -> Result<()> {
+        let parts = || publishing.lines.iter().enumerate().filter(|(_, lines)| !lines.is_empty());
+        for file in &mut self.files {
+            file.clean()?;
+        }
+        let mut result = Ok(());
+        for (index, lines) in parts() {
+            let file = &mut self.files[index];
+            file.clean = false;
+            result = file.file.append(lines).map_err(|error| file.failed("appended to", error));
+            if result.is_err() {
+                break;
+            }
+        }
+        if result.is_ok() && self.outbox {
+            let mut sync = |(index, _)| {
+                let file: &mut OutputFile = &mut self.files[index];
+                file.file.sync().map_err(|error| file.failed("synced", error))
+            };
+            result = parts().try_for_each(&mut sync);
+        }
+        if result.is_err() {
+            for file in &mut self.files {
+                // If this fails too, it is done before the next append.
+                let _ = file.clean();
+            }
+            return result;
+        }
+        for (index, lines) in parts() {
+            self.files[index].published += lines.len() as u64;
+            self.files[index].clean = true;
+        }
+        Ok(())
+    }
+}
+
+impl Writer for FileWriter {
+    fn write(&mut self, epoch: Epoch, entity: Entity, record: OutputRecord) -> Result<()> {
+        debug_assert!(memchr::memchr(b'\n', &record.value).is_none(), "a line end in {:?}", record.value);
+        debug_assert!(entity.0 < self.files.len(), "{entity:?} of {}", self.files.len());
+        debug_assert!(self.prepared.back().is_none_or(|(_, upper)| epoch >= *upper), "epoch {epoch} is prepared");
+        let found = self.chunks.iter().rposition(|chunk| chunk.epoch == epoch && chunk.entity == entity);
+        let index = found.unwrap_or_else(|| {
+            let lines = self.spare.pop().unwrap_or_default();
+            self.chunks.push(Chunk { epoch, entity, lines });
+            self.chunks.len() - 1
+        });
+        let lines = &mut self.chunks[index].lines;
+        lines.extend_from_slice(&record.value);
+        lines.push(b'\n');
+        Ok(())
+    }
+
+    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Vec<u8>> {
+        let mut bytes = vec![];
+        self.prepared.push_back((lower, upper));
+        if self.outbox {
+            self.chunks.sort_by_key(|chunk| chunk.epoch);
+            for chunk in self.chunks.iter_mut().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
+                // Lent to the record and taken back: neither copies.
+                let record =
+                    OutputRecord { value: Bytes::from(std::mem::take(&mut chunk.lines)), ..Default::default() };
+                let put = outbox::put(&mut bytes, chunk.epoch, chunk.entity, &record);
+                chunk.lines = Vec::from(record.value);
+                put?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<()> {
+        if self.published >= Some(upper) {
+            return Ok(());
+        }
+        let publishing = match self.publishing.take() {
+            Some(publishing) if (publishing.lower, publishing.upper) == (lower, upper) => publishing,
+            Some(other) => {
+                debug_assert!(false, "[{lower}, {upper}) is published while [{}, {}) is not", other.lower, other.upper);
+                self.append(&other)?;
+                self.gather(lower, upper, prepared)?
+            }
+            None => self.gather(lower, upper, prepared)?,
+        };
+        if let Err(error) = self.append(&publishing) {
+            self.publishing = Some(publishing);
+            return Err(error);
+        }
+        publishing.lines.into_iter().for_each(|lines| self.recycle(lines));
+        self.prepared.retain(|(_, end)| *end > upper);
+        self.published = Some(upper);
+        Ok(())
+    }
+
+    fn published(&mut self) -> Result<Option<Epoch>> {
+        Ok(None) // a file does not know
+    }
+}

@@ -1,0 +1,76 @@
+//! The source of a topic: its files, and where they begin and end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::listing::{Packing, lines_behind, list, path_of, text_len};
+use super::reader::{FileCommitter, FileReader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::{Offset, Offsets, Split, SplitId};
+use crate::source::{Assignment, Committer, Position, Reader, Replay, Source};
+
+/// How often new files are looked for.
+const DISCOVERY: Duration = Duration::from_secs(1);
+
+pub(super) struct FileSource {
+    name: String,
+    folder: PathBuf,
+    topic: String,
+}
+
+impl FileSource {
+    pub fn new(folder: &str, topic: &str) -> Self {
+        FileSource { name: format!("file:{folder}/{topic}"), folder: folder.into(), topic: topic.into() }
+    }
+}
+
+impl Source for FileSource {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn splits(&mut self) -> Result<Vec<Split>> {
+        let split = |found: super::listing::Found| {
+            let id = SplitId::numbered(&self.topic, found.number);
+            Split { id, ordinal: found.number, name: found.name }
+        };
+        Ok(list(&self.folder, &self.topic)?.into_iter().map(split).collect())
+    }
+
+    fn discovery(&self) -> Option<Duration> {
+        Some(DISCOVERY)
+    }
+
+    fn resolve(&mut self, position: &Position, splits: &[Split]) -> Result<Offsets> {
+        let resolve = |split: &Split| match position {
+            Position::Earliest | Position::Committed => Ok((split.id, Offset(0))),
+            Position::Latest => Ok((split.id, Offset(text_len(&path_of(&self.folder, &split.name))?))),
+            Position::Timestamp(_) => Err(Error::new(
+                ErrorKind::Config,
+                format!("{:?} cannot be read from a time: lines of files have no timestamps of their own", self.name),
+            )),
+        };
+        splits.iter().map(resolve).collect()
+    }
+
+    fn open(&mut self, assignments: &[Assignment]) -> Result<(Box<dyn Reader>, Box<dyn Committer>)> {
+        Ok((Box::new(FileReader::open(self.folder.clone(), assignments)?), Box::new(FileCommitter)))
+    }
+
+    fn replay(&self) -> Replay {
+        Replay::Seek
+    }
+
+    fn backlog(&mut self, from: &Offsets) -> Result<Option<u64>> {
+        let mut lines = 0;
+        for found in list(&self.folder, &self.topic)? {
+            if let Some(offset) = from.get(&SplitId::numbered(&self.topic, found.number)) {
+                if Packing::of(&found.name) != Packing::Plain {
+                    return Ok(None); // to count it would be to unpack it
+                }
+                lines += lines_behind(&path_of(&self.folder, &found.name), offset.0)?;
+            }
+        }
+        Ok(Some(lines))
+    }
+}
