@@ -102,8 +102,8 @@ pub fn answer(dir: &Path, question: &Question, folder: &Path) -> Result<Totals> 
                 match read(&text, spec) {
                     Ok((key, time, version)) => {
                         let version = version.ok_or_else(|| {
-                            let path = &spec.version;
-                            Error::new(ErrorKind::Decode, format!("line {line} has no whole number at {path:?}"))
+                            let problem = format!("line {line} of {path:?} has no whole number at {:?}", spec.version);
+                            Error::new(ErrorKind::Decode, problem)
                         })?;
                         let seen = Seen { side: side as u8, file: num_files, line, time, version };
                         keys.entry(key).or_default().push(seen);

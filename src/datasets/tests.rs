@@ -45,7 +45,7 @@ fn every_problem_is_told_at_once_with_a_fix() {
             "--recods is not an option of datasets make; did you mean --records?",
             "--payload needs a value: --payload BYTES",
             "dataset \"fastn\" is unknown; did you mean fasten? known are fasten, orders, clickstream, telemetry",
-            "--seed \"x\" is not a whole number",
+            "--seed \"x\" is not a whole number, at most 18446744073709551615",
             "--bad \"1.5\" is not a share from 0 to 1, such as 0.05",
             "--window \"soon\" is not a duration, such as 250ms, 10s, 3m or PT3M",
             "--rate \"0\" is not a number from 0.001 to 1000000",

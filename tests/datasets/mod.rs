@@ -3,6 +3,8 @@
 //!
 //! Would catch: a generator that changed, a data file that was edited, a checker that accepts anything.
 
+mod interleavings;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
