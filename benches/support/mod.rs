@@ -8,6 +8,7 @@
 //! Linux; elsewhere peak memory and the machine line know less.
 
 #![allow(dead_code)] // each bench uses its part
+#![allow(unsafe_code)] // CPU clocks and the usage of one child: libc has no safe form of either
 
 use std::fmt::Write as _;
 use std::fs;
