@@ -8,6 +8,7 @@
 //! Linux; elsewhere peak memory and the machine line know less.
 
 #![allow(dead_code)] // each bench uses its part
+#![allow(unsafe_code)] // CPU clocks and the usage of one child: libc has no safe form of either
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,12 +19,12 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 /// CPU time of all threads of this process so far, those that have ended included.
-pub fn process_cpu() -> Duration {
+pub(crate) fn process_cpu() -> Duration {
     cpu_clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// CPU time of the calling thread so far.
-pub fn thread_cpu() -> Duration {
+pub(crate) fn thread_cpu() -> Duration {
     cpu_clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
@@ -36,17 +37,17 @@ fn cpu_clock(clock: libc::clockid_t) -> Duration {
 }
 
 /// The most memory this process ever had resident, in bytes, or since `reset_peak`.
-pub fn peak_bytes() -> u64 {
+pub(crate) fn peak_bytes() -> u64 {
     field("/proc/self/status", "VmHWM").and_then(|text| kib(&text)).unwrap_or(0)
 }
 
 /// The memory this process has resident now, in bytes.
-pub fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     field("/proc/self/status", "VmRSS").and_then(|text| kib(&text)).unwrap_or(0)
 }
 
 /// Lets `peak_bytes` start again from what is resident now; says whether the system allows it.
-pub fn reset_peak() -> bool {
+pub(crate) fn reset_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
@@ -62,25 +63,25 @@ fn kib(text: &str) -> Option<u64> {
 
 /// What a piece of work has used.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Time on the wall.
-    pub wall: Duration,
+    pub(crate) wall: Duration,
     /// CPU time of all threads, user and system.
-    pub cpu: Duration,
+    pub(crate) cpu: Duration,
     /// Peak resident memory, in bytes.
-    pub peak_bytes: u64,
+    pub(crate) peak_bytes: u64,
 }
 
 impl Usage {
     /// So many per CPU-second.
-    pub fn per_cpu_second(&self, count: u64) -> f64 {
+    pub(crate) fn per_cpu_second(&self, count: u64) -> f64 {
         count as f64 / self.cpu.as_secs_f64()
     }
 }
 
 /// Runs work in this process. Other threads of the process are counted too; the peak is that of the process so far where it
 /// cannot be reset.
-pub fn measure<T>(work: impl FnOnce() -> T) -> (T, Usage) {
+pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> (T, Usage) {
     reset_peak();
     let (start, cpu) = (Instant::now(), process_cpu());
     let result = work();
@@ -92,7 +93,7 @@ pub fn measure<T>(work: impl FnOnce() -> T) -> (T, Usage) {
 ///
 /// # Errors
 /// If the command cannot be started or waited for.
-pub fn run_child(command: &mut Command) -> io::Result<(ExitStatus, Usage)> {
+pub(crate) fn run_child(command: &mut Command) -> io::Result<(ExitStatus, Usage)> {
     use std::os::unix::process::ExitStatusExt;
 
     let start = Instant::now();
@@ -122,7 +123,7 @@ pub fn run_child(command: &mut Command) -> io::Result<(ExitStatus, Usage)> {
 }
 
 /// The median; the mean of the middle two of an even number. NaN of nothing.
-pub fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -134,16 +135,16 @@ pub fn median(values: &[f64]) -> f64 {
 
 /// Figures of two things that were measured in turns.
 #[derive(Clone, Debug, Default)]
-pub struct Pairs {
+pub(crate) struct Pairs {
     /// Figures of the first, by round.
-    pub a: Vec<f64>,
+    pub(crate) a: Vec<f64>,
     /// Figures of the second, by round.
-    pub b: Vec<f64>,
+    pub(crate) b: Vec<f64>,
 }
 
 /// Measures A and B in turns, `rounds` times, after one round that does not count. The order swaps with every round
 /// (A B, B A, A B ...), so that neither always runs on what the other has left in the caches.
-pub fn paired(rounds: usize, mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) -> Pairs {
+pub(crate) fn paired(rounds: usize, mut a: impl FnMut() -> f64, mut b: impl FnMut() -> f64) -> Pairs {
     let mut pairs = Pairs::default();
     for round in 0..=rounds {
         let (first, second) = if round % 2 == 0 {
@@ -163,17 +164,17 @@ pub fn paired(rounds: usize, mut a: impl FnMut() -> f64, mut b: impl FnMut() -> 
 
 impl Pairs {
     /// A over B, round by round.
-    pub fn ratios(&self) -> Vec<f64> {
+    pub(crate) fn ratios(&self) -> Vec<f64> {
         self.a.iter().zip(&self.b).map(|(a, b)| a / b).collect()
     }
 
     /// The median of the ratios A over B.
-    pub fn ratio(&self) -> f64 {
+    pub(crate) fn ratio(&self) -> f64 {
         median(&self.ratios())
     }
 
     /// Medians and the range of the ratios, on one line.
-    pub fn line(&self, name: &str, unit: &str) -> String {
+    pub(crate) fn line(&self, name: &str, unit: &str) -> String {
         let ratios = self.ratios();
         let (least, most) = ratios.iter().fold((f64::INFINITY, 0f64), |(least, most), r| (least.min(*r), most.max(*r)));
         format!(
@@ -189,7 +190,7 @@ impl Pairs {
 }
 
 /// A number for people: 281k, 1.94M, 12.3.
-pub fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 999_500.0 => format!("{:.2}M", value / 1e6),
         size if size >= 9_995.0 => format!("{:.0}k", value / 1e3),
@@ -199,23 +200,23 @@ pub fn short(value: f64) -> String {
 }
 
 /// Bytes for people, in MiB.
-pub fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// A histogram of latencies in microseconds, up to ten minutes, to three digits.
-pub fn latencies() -> Histogram<u64> {
+pub(crate) fn latencies() -> Histogram<u64> {
     // The bounds are constants that the crate accepts.
     Histogram::new_with_bounds(1, 600_000_000, 3).expect("1 us to 600 s with 3 digits are valid bounds")
 }
 
 /// Notes a latency; what is above ten minutes counts as ten minutes.
-pub fn note(histogram: &mut Histogram<u64>, latency: Duration) {
+pub(crate) fn note(histogram: &mut Histogram<u64>, latency: Duration) {
     histogram.saturating_record((latency.as_micros() as u64).max(1));
 }
 
 /// The percentiles of a histogram of microseconds, on one line.
-pub fn latency_line(name: &str, histogram: &Histogram<u64>) -> String {
+pub(crate) fn latency_line(name: &str, histogram: &Histogram<u64>) -> String {
     let mut line = format!("{name}: {} latencies in ms:", histogram.len());
     for (label, share) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)] {
         // Writing to a String cannot fail.
@@ -226,7 +227,7 @@ pub fn latency_line(name: &str, histogram: &Histogram<u64>) -> String {
 
 /// Which way a figure is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Better {
+pub(crate) enum Better {
     /// More is better.
     High,
     /// Less is better.
@@ -235,13 +236,13 @@ pub enum Better {
 
 /// What a figure must reach, and what it should reach.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     /// Which way is better.
-    pub better: Better,
+    pub(crate) better: Better,
     /// Without it the bench has failed.
-    pub must: f64,
+    pub(crate) must: f64,
     /// What work on speed aims at.
-    pub goal: f64,
+    pub(crate) goal: f64,
 }
 
 impl Target {
@@ -253,7 +254,7 @@ impl Target {
     }
 
     /// The verdict on a figure, on one line, and whether what it must reach is reached.
-    pub fn verdict(&self, name: &str, value: f64, unit: &str) -> (String, bool) {
+    pub(crate) fn verdict(&self, name: &str, value: f64, unit: &str) -> (String, bool) {
         let (must, goal) = (self.reached(value, self.must), self.reached(value, self.goal));
         let word = |reached| if reached { "reached" } else { "MISSED" };
         let line = format!(
@@ -268,7 +269,7 @@ impl Target {
 }
 
 /// The machine and the moment: cores, processor, memory, kernel, load, date, and whether this is an optimized build.
-pub fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_string();
     let known = |text: String| if text.is_empty() { "unknown".to_string() } else { text };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);

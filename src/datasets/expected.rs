@@ -19,7 +19,6 @@ use serde::Serialize;
 
 use super::json::{Found, Json};
 use crate::error::{Error, ErrorKind, Result};
-use crate::message::Reason;
 
 /// One side of the join. Paths are dotted.
 #[derive(Clone, Debug, Serialize)]
@@ -102,13 +101,13 @@ pub fn answer(dir: &Path, question: &Question, folder: &Path) -> Result<Totals> 
                 match read(&text, spec) {
                     Ok((key, time, version)) => {
                         let version = version.ok_or_else(|| {
-                            let path = &spec.version;
-                            Error::new(ErrorKind::Decode, format!("line {line} has no whole number at {path:?}"))
+                            let problem = format!("line {line} of {path:?} has no whole number at {:?}", spec.version);
+                            Error::new(ErrorKind::Decode, problem)
                         })?;
                         let seen = Seen { side: side as u8, file: num_files, line, time, version };
                         keys.entry(key).or_default().push(seen);
                     }
-                    Err(reason) => *bad.entry(reason.name()).or_default() += 1,
+                    Err(reason) => *bad.entry(reason).or_default() += 1,
                 }
             }
             num_files += 1;
@@ -137,26 +136,26 @@ fn files(dir: &Path, topic: &str) -> Result<Vec<PathBuf>> {
 }
 
 /// Key fields as a JSON array, time and version of a line, or why it is bad.
-fn read(line: &[u8], side: &Side) -> Result<(String, u64, Option<u64>), Reason> {
-    let text = std::str::from_utf8(line).map_err(|_| Reason::InvalidUtf8)?;
-    let json: Json<'_> = serde_json::from_str(text).map_err(|_| Reason::InvalidJson)?;
+fn read(line: &[u8], side: &Side) -> Result<(String, u64, Option<u64>), &'static str> {
+    let text = std::str::from_utf8(line).map_err(|_| "invalid_utf8")?;
+    let json: Json<'_> = serde_json::from_str(text).map_err(|_| "invalid_json")?;
     if !matches!(json, Json::Object(_)) {
-        return Err(Reason::NotAnObject);
+        return Err("not_an_object");
     }
     let mut fields: Vec<serde_json::Value> = vec![];
     for path in &side.keys {
         fields.push(match json.at(path) {
-            Found::Ambiguous => return Err(Reason::KeyAmbiguous),
-            Found::Nothing => return Err(Reason::KeyMissing),
-            Found::One(Json::Null) => return Err(Reason::KeyNull),
-            Found::One(Json::Array(_) | Json::Object(_)) => return Err(Reason::KeyNotScalar),
+            Found::Ambiguous => return Err("key_ambiguous"),
+            Found::Nothing => return Err("key_missing"),
+            Found::One(Json::Null) => return Err("key_null"),
+            Found::One(Json::Array(_) | Json::Object(_)) => return Err("key_not_scalar"),
             Found::One(Json::Bool(value)) => (*value).into(),
             Found::One(Json::Number(number)) => number.clone().into(),
             Found::One(Json::Text(text)) => text.as_ref().into(),
         });
     }
     let time = match json.at(&side.timestamp) {
-        Found::Ambiguous => return Err(Reason::KeyAmbiguous),
+        Found::Ambiguous => return Err("key_ambiguous"),
         Found::One(Json::Number(number)) => number.as_u64(),
         Found::One(Json::Text(text)) => {
             text.parse::<jiff::Timestamp>().ok().and_then(|time| u64::try_from(time.as_millisecond()).ok())
@@ -167,7 +166,7 @@ fn read(line: &[u8], side: &Side) -> Result<(String, u64, Option<u64>), Reason> 
         Found::One(Json::Number(number)) => number.as_u64(),
         _ => None,
     };
-    Ok((serde_json::Value::from(fields).to_string(), time.ok_or(Reason::InvalidTimestamp)?, version))
+    Ok((serde_json::Value::from(fields).to_string(), time.ok_or("invalid_timestamp")?, version))
 }
 
 /// A line of `joined.jsonl` or `delayed.jsonl`.

@@ -53,9 +53,10 @@ impl Shape for Fasten {
         let mut random = Random::new(mix(options.seed ^ 0xfa57));
         let graph_bytes = options.payload.saturating_sub(170);
         let dependency_bytes = options.payload.saturating_sub(190);
+        let pool = (POOL_BYTES / options.payload.max(1)).clamp(1, POOL);
         Box::new(Packages {
-            graphs: (0..POOL).map(|_| list(&mut random, graph_bytes, call)).collect(),
-            dependencies: (0..POOL).map(|_| list(&mut random, dependency_bytes, dependency)).collect(),
+            graphs: (0..pool).map(|_| list(&mut random, graph_bytes, call)).collect(),
+            dependencies: (0..pool).map(|_| list(&mut random, dependency_bytes, dependency)).collect(),
             ambiguous: options.ambiguous,
             group: String::new(),
             artifact: String::new(),
@@ -67,6 +68,8 @@ impl Shape for Fasten {
 
 /// Payload texts are drawn from a pool of so many: lines differ, and writing stays fast.
 const POOL: usize = 997;
+/// A pool of large texts holds fewer, so many bytes in all.
+const POOL_BYTES: usize = 64 << 20;
 
 const WORDS: [&str; 16] = [
     "core", "api", "model", "server", "client", "util", "io", "web", "data", "json", "kafka", "test", "common",
@@ -157,7 +160,7 @@ impl Packages {
 impl Writer for Packages {
     fn write(&mut self, record: &Record, line: &mut Line<'_>) {
         self.name(record.key);
-        let from_pool = (mix(record.hash ^ record.version) % POOL as u64) as usize;
+        let from_pool = (mix(record.hash ^ record.version) % self.graphs.len() as u64) as usize;
         line.time_number("timestamp", record.time);
         line.open("input");
         line.open("input");

@@ -1,8 +1,5 @@
 //! One record as a line of JSON, written member by member, and the ways in which a line can be bad.
 
-#[cfg(test)]
-use crate::message::Reason;
-
 /// What is wrong with a bad line. Every line has one fault at most, so its reason is never a matter of order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
@@ -48,16 +45,16 @@ impl Fault {
 
     /// The reason under which a job counts such a line.
     #[cfg(test)]
-    pub(super) fn reason(self) -> Reason {
+    pub(super) fn reason(self) -> &'static str {
         match self {
-            Fault::ForeignByte => Reason::InvalidUtf8,
-            Fault::CutOff | Fault::TrailingText => Reason::InvalidJson,
-            Fault::InArray => Reason::NotAnObject,
-            Fault::KeyMissing => Reason::KeyMissing,
-            Fault::KeyNull => Reason::KeyNull,
-            Fault::KeyObject | Fault::KeyArray => Reason::KeyNotScalar,
-            Fault::KeyTwice => Reason::KeyAmbiguous,
-            Fault::TimeMissing | Fault::TimeText => Reason::InvalidTimestamp,
+            Fault::ForeignByte => "invalid_utf8",
+            Fault::CutOff | Fault::TrailingText => "invalid_json",
+            Fault::InArray => "not_an_object",
+            Fault::KeyMissing => "key_missing",
+            Fault::KeyNull => "key_null",
+            Fault::KeyObject | Fault::KeyArray => "key_not_scalar",
+            Fault::KeyTwice => "key_ambiguous",
+            Fault::TimeMissing | Fault::TimeText => "invalid_timestamp",
         }
     }
 }

@@ -56,6 +56,15 @@ struct Entry {
     set: fn(&mut Options, &str) -> Result<(), String>,
 }
 
+/// Lines and keys of one dataset: all of them are planned in memory, 32 bytes each.
+const MAX_RECORDS: u64 = 1_000_000_000;
+/// Bytes of a payload: what the FASTEN job lets a record have.
+const MAX_PAYLOAD: u64 = 50_000_000;
+/// The year 5138, so that no time of a dataset needs a fifth digit for its year.
+const MAX_START: u64 = 100_000_000_000_000;
+/// 366 days in milliseconds.
+const MAX_DURATION: u64 = 366 * 86_400_000;
+
 const TABLE: [Entry; 18] = [
     Entry {
         name: "out",
@@ -67,31 +76,31 @@ const TABLE: [Entry; 18] = [
         name: "records",
         value: "N",
         help: "lines over all topics (10000, unless --keys is given)",
-        set: |o, v| keep(&mut o.records, count(v).map(Some)),
+        set: |o, v| keep(&mut o.records, count(v, MAX_RECORDS).map(Some)),
     },
     Entry {
         name: "keys",
         value: "N",
         help: "keys; with --records the first limit counts",
-        set: |o, v| keep(&mut o.keys, count(v).map(Some)),
+        set: |o, v| keep(&mut o.keys, count(v, MAX_RECORDS).map(Some)),
     },
-    Entry { name: "seed", value: "S", help: "decides everything random (42)", set: |o, v| keep(&mut o.seed, whole(v)) },
+    Entry {
+        name: "seed",
+        value: "S",
+        help: "decides everything random (42)",
+        set: |o, v| keep(&mut o.seed, whole(v, u64::MAX)),
+    },
     Entry {
         name: "payload",
         value: "BYTES",
         help: "size of the payload part of a record, about (by shape)",
-        set: |o, v| keep(&mut o.payload, whole(v).map(|bytes| bytes as usize)),
+        set: |o, v| keep(&mut o.payload, whole(v, MAX_PAYLOAD).map(|bytes| bytes as usize)),
     },
     Entry {
         name: "partitions",
         value: "N",
         help: "files of each topic, at most 1000 (1)",
-        set: |o, v| {
-            keep(
-                &mut o.partitions,
-                count(v).and_then(|n| if n > 1_000 { Err("at most 1000".into()) } else { Ok(n as u32) }),
-            )
-        },
+        set: |o, v| keep(&mut o.partitions, count(v, 1_000).map(|number| number as u32)),
     },
     Entry {
         name: "rate",
@@ -106,7 +115,7 @@ const TABLE: [Entry; 18] = [
         name: "start",
         value: "MS",
         help: "time of the first key, ms since the Unix epoch (1600000000000)",
-        set: |o, v| keep(&mut o.start_ms, whole(v)),
+        set: |o, v| keep(&mut o.start_ms, whole(v, MAX_START)),
     },
     Entry {
         name: "gap",
@@ -175,12 +184,13 @@ fn keep<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-fn whole(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "a whole number".into())
+fn whole(text: &str, most: u64) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| *number <= most);
+    number.ok_or_else(|| format!("a whole number, at most {most}"))
 }
 
-fn count(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "a whole number above 0".into())
+fn count(text: &str, most: u64) -> Result<u64, String> {
+    whole(text, most).ok().filter(|number| *number > 0).ok_or_else(|| format!("a whole number from 1 to {most}"))
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -193,7 +203,8 @@ fn share(text: &str) -> Result<f64, String> {
 fn duration(text: &str) -> Result<u64, String> {
     let wanted = "a duration, such as 250ms, 10s, 3m or PT3M";
     let read = text.parse::<SignedDuration>().map_err(|_| wanted.to_string())?;
-    u64::try_from(read.as_millis()).map_err(|_| wanted.to_string())
+    let ms = u64::try_from(read.as_millis()).map_err(|_| wanted.to_string())?;
+    if ms <= MAX_DURATION { Ok(ms) } else { Err("a duration of at most 366 days".into()) }
 }
 
 /// The closest of the known names, as a question to the user.

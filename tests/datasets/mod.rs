@@ -3,6 +3,8 @@
 //!
 //! Would catch: a generator that changed, a data file that was edited, a checker that accepts anything.
 
+mod interleavings;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use syncline::datasets::{BUNDLED, run};
+use syncline::message::Reason;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -106,6 +109,8 @@ fn bad_lines_of_every_kind_are_bundled() {
         "not_an_object",
     ];
     assert_eq!(reasons.into_iter().collect::<Vec<_>>(), wanted);
+    let known = |name| Reason::ALL.iter().any(|reason| reason.name() == name);
+    assert!(wanted.into_iter().all(known), "the reasons have the names that a job gives them");
 }
 
 /// What a job writes: lines of each output, and its counts by the names of the conservation line.
