@@ -10,5 +10,5 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-    ExitCode::from(cli::run(&args, &mut std::io::stdout().lock(), &mut std::io::stderr()))
+    ExitCode::from(cli::run(&args, &mut std::io::stdout(), &mut std::io::stderr()))
 }
