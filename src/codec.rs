@@ -66,20 +66,32 @@ impl<T> Json<T> {
     }
 }
 
+impl<T: DeserializeOwned + 'static> Json<T> {
+    /// Makes codecs whose records have the timestamps of their messages, for an input.
+    pub fn codec() -> NewCodec<T> {
+        Arc::new(|| Box::new(Json::<T>::new()))
+    }
+
+    /// Makes codecs whose records say their timestamp themselves, in milliseconds since the Unix epoch, for an input.
+    pub fn codec_with_timestamp(timestamp: impl Fn(&T) -> Option<u64> + Clone + Send + Sync + 'static) -> NewCodec<T> {
+        Arc::new(move || Box::new(Json::with_timestamp(timestamp.clone())))
+    }
+}
+
 impl<T> Default for Json<T> {
     fn default() -> Self {
         Json::new()
     }
 }
 
-impl<T, F: FnMut(&T) -> Option<u64>> Json<T, F> {
+impl<T, F: Fn(&T) -> Option<u64>> Json<T, F> {
     /// A codec whose records say their timestamp themselves, in milliseconds since the Unix epoch.
     pub fn with_timestamp(timestamp: F) -> Self {
         Json { timestamp: Some(timestamp), record: PhantomData }
     }
 }
 
-impl<T: DeserializeOwned, F: FnMut(&T) -> Option<u64> + Send> Codec for Json<T, F> {
+impl<T: DeserializeOwned, F: Fn(&T) -> Option<u64> + Send> Codec for Json<T, F> {
     type Record = T;
     fn decode(&mut self, message: Message) -> Result<Decoded<T>, Refusal> {
         let Some(value) = &message.value else {
@@ -88,7 +100,7 @@ impl<T: DeserializeOwned, F: FnMut(&T) -> Option<u64> + Send> Codec for Json<T, 
         };
         match serde_json::from_slice::<T>(value) {
             Ok(data) => {
-                let timestamp = match &mut self.timestamp {
+                let timestamp = match &self.timestamp {
                     Some(timestamp) => timestamp(&data),
                     None => message.timestamp,
                 };

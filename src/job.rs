@@ -133,6 +133,26 @@ impl Job {
         Arc::clone(&self.context.status)
     }
 
+    /// Runs the job under the options of timely: `-w` workers, `-n` processes, `-p` process, `-h` hostfile (see [`Job::run`]).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for arguments that are no such options, else as [`Job::run`].
+    pub fn run_from_args<F>(self, args: impl Iterator<Item = String>, build: F) -> Result<()>
+    where
+        F: for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + 'static,
+    {
+        let mut options = getopts::Options::new();
+        timely::Config::install_options(&mut options);
+        let config =
+            options.parse(args).map_err(|error| error.to_string()).and_then(|matches| match &matches.free[..] {
+                [] => timely::Config::from_matches(&matches),
+                [argument, ..] => Err(format!("\"{argument}\" is no option")),
+            });
+        let config = config.map_err(|text| Error::new(ErrorKind::Config, format!("workers: {text}")))?;
+        self.run(config, build)
+    }
+
     /// Runs the job until its inputs end, it is stopped, or it fails. Every worker builds the same dataflow.
     ///
     /// The configuration is timely's: [`timely::Config::from_args`] reads it from `-w`, `-n`, `-p` and `-h`.

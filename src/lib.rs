@@ -35,3 +35,4 @@ pub use timely;
 
 pub use error::{Error, ErrorKind, Result};
 pub use job::Job;
+pub use sink::OutputRecord;

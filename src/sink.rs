@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::epoch::Epoch;
 use crate::error::Result;
@@ -42,7 +43,7 @@ pub struct RunNumber(pub u64);
 pub struct Entity(pub usize);
 
 /// A record to write.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OutputRecord {
     /// The key, for brokers that have one.
     pub key: Option<Bytes>,
@@ -52,6 +53,13 @@ pub struct OutputRecord {
     pub timestamp: Option<u64>,
     /// Headers, in order.
     pub headers: Headers,
+}
+
+/// A record of a value alone.
+impl<V: Into<Bytes>> From<V> for OutputRecord {
+    fn from(value: V) -> Self {
+        OutputRecord { value: value.into(), ..OutputRecord::default() }
+    }
 }
 
 /// What a writer is opened for.

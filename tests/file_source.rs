@@ -288,16 +288,9 @@ fn idle_files_cost_nothing() {
         }
     };
     read(Duration::from_millis(500)); // until it has slowed down
-    let (before, span) = (thread_cpu(), Duration::from_secs(2));
+    let (before, span) = (crate::bench_support::thread_cpu(), Duration::from_secs(2));
     read(span);
-    let share = (thread_cpu() - before).as_secs_f64() / span.as_secs_f64();
+    let share = (crate::bench_support::thread_cpu() - before).as_secs_f64() / span.as_secs_f64();
     println!("idle: {:.3} % of a core", 100.0 * share);
     assert!(share < 0.004, "{:.3} % of a core", 100.0 * share);
-}
-
-fn thread_cpu() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to the struct that it is given.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

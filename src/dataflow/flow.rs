@@ -5,7 +5,11 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use differential_dataflow::{AsCollection, ExchangeData, VecCollection};
 use timely::Container;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::vec::{Filter, Map};
 use timely::dataflow::operators::{Concat, Input as _, Probe};
 use timely::dataflow::{ProbeHandle, Scope, Stream};
@@ -20,7 +24,7 @@ use crate::dataflow::driver::Driver;
 use crate::dataflow::input::{Data, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
 use crate::dataflow::progress::{SharedIntakes, Stages, StoreThread, stages};
-use crate::dataflow::{Arrived, Gauges, Read, Rejected, Tick};
+use crate::dataflow::{Arrived, Gauges, Read, Rejected, TIMED, Tick};
 use crate::epoch::{Clock, Epoch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Status;
@@ -175,6 +179,45 @@ impl<'s> Flow<'s> {
         );
         self.intakes.borrow_mut().push(Box::new(intake));
         Ok(stream)
+    }
+
+    /// The records of an input as a differential collection that only grows.
+    pub fn collection<T: Data + ExchangeData>(
+        &mut self,
+        input: &Input<T>,
+    ) -> Result<VecCollection<'s, Epoch, T, isize>> {
+        let updates = self.read(input)?.unary::<CapacityContainerBuilder<Vec<(T, Epoch, isize)>>, _, _, _>(
+            Pipeline,
+            "Collection",
+            |_capability, _info| {
+                move |input, output| {
+                    input.for_each(|capability, records| {
+                        let epoch = *capability.least().expect(TIMED);
+                        let updates = records.drain(..).map(|record| (record.data, epoch, 1));
+                        output.session(&capability).give_iterator(updates);
+                    })
+                }
+            },
+        );
+        Ok(updates.as_collection())
+    }
+
+    /// The records that are added to a collection, each as often as it is added.
+    ///
+    /// A record that is taken away again is an error of the job: an output that only appends cannot take it back.
+    pub fn appended(
+        &self,
+        records: VecCollection<'s, Epoch, OutputRecord, isize>,
+    ) -> Stream<'s, Epoch, Vec<OutputRecord>> {
+        let control = self.control();
+        records.consolidate().inner.flat_map(move |(record, epoch, diff)| {
+            if diff < 0 {
+                let value = String::from_utf8_lossy(&record.value);
+                let text = format!("epoch {epoch} takes back what was put out before: {value}");
+                control.fail(Error::new(ErrorKind::Write, text));
+            }
+            std::iter::repeat_n(record, usize::try_from(diff).unwrap_or(0))
+        })
     }
 
     /// The messages that codecs refused and that are to be dead letters, of all inputs of this worker.

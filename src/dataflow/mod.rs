@@ -34,6 +34,14 @@ pub struct Arrived<T> {
     pub data: T,
 }
 
+impl<T> Arrived<T> {
+    /// The same record with something else made of its message.
+    pub fn map<U>(self, logic: impl FnOnce(T) -> U) -> Arrived<U> {
+        let Arrived { split, offset, timestamp, base, data } = self;
+        Arrived { split, offset, timestamp, base, data: logic(data) }
+    }
+}
+
 /// A message that its codec refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejected {

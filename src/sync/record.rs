@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::key::Key;
+use crate::dataflow::Arrived;
 use crate::message::{Offset, SplitId};
 
 /// What records carry through the synchronization, unseen.
@@ -56,6 +57,14 @@ pub struct Record<P> {
     pub base: u64,
     /// What it carries.
     pub payload: P,
+}
+
+impl<P> Record<P> {
+    /// A record that has arrived, as one of a side.
+    pub fn new(key: Key, side: u8, arrived: Arrived<P>) -> Self {
+        let Arrived { split, offset, timestamp, base, data } = arrived;
+        Record { key, side, split, offset, timestamp, base, payload: data }
+    }
 }
 
 /// A record inside an output.

@@ -20,7 +20,7 @@ use super::operator::synchronize;
 use super::options::Options;
 use super::record::{Entry, Output, Record};
 use crate::codec::{Codec, Decoded, NewCodec, Refusal};
-use crate::dataflow::{Flow, Input, Rejected};
+use crate::dataflow::{Arrived, Flow, Input, Rejected};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Message, Reason};
@@ -130,14 +130,9 @@ pub fn synchronize_topics<'s>(
     let mut records: Option<Stream<'s, Epoch, Vec<Record<Bytes>>>> = None;
     for (side, (_, input)) in sides.iter().enumerate() {
         let side = side as u8; // at most MAX_SIDES
-        let stream = flow.read(input)?.map(move |arrived| Record {
-            key: arrived.data.key,
-            side,
-            split: arrived.split,
-            offset: arrived.offset,
-            timestamp: arrived.timestamp,
-            base: arrived.base,
-            payload: arrived.data.value,
+        let stream = flow.read(input)?.map(move |arrived| {
+            let Arrived { split, offset, timestamp, base, data: Keyed { key, value } } = arrived;
+            Record { key, side, split, offset, timestamp, base, payload: value }
         });
         records = Some(match records {
             Some(others) => others.concat(stream),
