@@ -3,10 +3,10 @@
 use std::process::Command;
 
 use syncline::cli::table::{FLAGS, Group, by_letter, by_name};
-use syncline::cli::{self, parse};
+use syncline::cli::{self, Outside, parse};
 
 const BASE: &str =
-    "sync -b file:DIR --topic_one one --topic_two two -o sync --topic_one_keys a --topic_two_keys a --window_time 10";
+    "sync -b memory:CLI --topic_one one --topic_two two -o sync --topic_one_keys a --topic_two_keys a --window_time 10";
 
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
@@ -29,7 +29,7 @@ fn help_and_version_go_to_standard_output() {
 
 #[test]
 fn t16_a_wrong_command_line_is_exit_code_2_with_all_problems() {
-    let (code, out, err) = syncline(&words("sync -b h:1 -w 180"));
+    let (code, out, err) = syncline(&words("sync -b memory:CLI -w 180"));
     assert_eq!((code, out.as_str()), (Some(2), ""));
     assert_eq!(err.lines().filter(|line| line.starts_with("  ")).count(), 6, "{err}");
     assert!(err.contains("-w 180 without --window_time"), "{err}");
@@ -63,7 +63,7 @@ fn timely_reads_what_we_pass_on() {
     let hosts = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(hosts.path(), "a:1\nb:2\n").expect("a file");
     let line = format!("{BASE} -w 3 -n 2 -p 1 -r -z --progress-mode eager --idle-spin 7 -h {}", hosts.path().display());
-    let Ok(cli::Command::Sync(config)) = parse(&words(&line), &|_| None) else { panic!("{line}") };
+    let Ok(cli::Command::Sync(config)) = parse(&words(&line), &Outside::new()) else { panic!("{line}") };
     let timely = timely::Config::from_args(config.workers.args.into_iter()).expect("timely's configuration");
     match timely.communication {
         timely::CommunicationConfig::Cluster { threads, process, addresses, report, zerocopy } => {

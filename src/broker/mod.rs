@@ -119,7 +119,7 @@ pub fn split_topic(broker: &str, topic: &str) -> Result<(String, String)> {
 }
 
 /// Whether this is a URL of a broker, and not the name of a topic or a list of hosts.
-fn is_url(text: &str) -> bool {
+pub fn is_url(text: &str) -> bool {
     text.contains("://") || known_scheme(text).is_some()
 }
 

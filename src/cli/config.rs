@@ -4,10 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::brokers::is_kafka;
+use crate::broker::BrokerOptions;
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::sync::json::Path;
-use crate::sync::{AtEnd, Duplicates, KeyTypes, Late};
+use crate::sync::{AtEnd, Duplicates, KeyTypes, Late, Options};
 
 /// Everything that the synchronization job is told. Checked as far as that is possible without connecting to anything.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +66,30 @@ pub struct SyncConfig {
     pub workers: Workers,
     /// What to say at the start, because somebody may expect something else.
     pub warnings: Vec<String>,
+}
+
+impl SyncConfig {
+    /// The options of the synchronization itself.
+    pub fn options(&self) -> Options {
+        Options {
+            windows: vec![self.window; self.inputs.len()],
+            remember: self.remember,
+            late: self.late,
+            duplicates: self.duplicates,
+            at_end: self.at_end,
+            max_wait: self.max_wait,
+            emit_delays: self.delay_topic.is_some(),
+        }
+    }
+
+    /// What the adapter of this broker is told; properties of Kafka's client are for Kafka only.
+    pub fn broker_options(&self, broker: &str) -> BrokerOptions {
+        let properties = self.kafka.iter().filter(|_| is_kafka(broker));
+        BrokerOptions {
+            group: self.group.clone(),
+            properties: properties.map(|property| (property.name.clone(), property.value.clone())).collect(),
+        }
+    }
 }
 
 /// A side of the job.

@@ -15,12 +15,14 @@ mod tests;
 pub mod units;
 mod workers;
 
+use std::fmt;
 use std::io::Write;
 
 use args::Problem;
 use config::SyncConfig;
 
-use crate::error::ErrorKind;
+use crate::broker::{self, BrokerOptions};
+use crate::error::{ErrorKind, Result};
 
 /// The exit code of a job that has done its work.
 pub const DONE: u8 = 0;
@@ -42,12 +44,48 @@ pub enum Command {
     Print(String),
 }
 
-/// Reads a command line, without the name of the program. `env` looks up variables of the environment.
+/// Checks a broker, and a topic to read from it (or that it can be written to), without connecting.
+pub type CheckBroker<'a> = &'a dyn Fn(&str, Option<&str>, &BrokerOptions) -> Result<()>;
+
+/// What the reading of a command line asks others.
+pub struct Outside<'a> {
+    /// Looks up a variable of the environment.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// Checks a broker.
+    pub broker: CheckBroker<'a>,
+}
+
+impl Outside<'_> {
+    /// The environment of the process, and the brokers of this build.
+    pub fn new() -> Self {
+        Outside {
+            env: &|name| std::env::var(name).ok(),
+            broker: &|name, topic, options| match topic {
+                Some(topic) => broker::source(name, topic, options).map(drop),
+                None => broker::sink(name, options).map(drop),
+            },
+        }
+    }
+}
+
+impl Default for Outside<'_> {
+    fn default() -> Self {
+        Outside::new()
+    }
+}
+
+impl fmt::Debug for Outside<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outside").finish_non_exhaustive()
+    }
+}
+
+/// Reads a command line, without the name of the program.
 ///
 /// # Errors
 ///
 /// Every problem, each with its fix.
-pub fn parse(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, Vec<Problem>> {
+pub fn parse(args: &[String], outside: &Outside<'_>) -> Result<Command, Vec<Problem>> {
     let Some((command, rest)) = args.split_first() else {
         return Err(vec![Problem::new("no command", "write syncline sync ..., or syncline --help")]);
     };
@@ -57,7 +95,7 @@ pub fn parse(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Co
         "--version" => Ok(Command::Print(version())),
         "sync" if asks("--help") => Ok(Command::Print(help::sync())),
         "sync" if asks("--version") => Ok(Command::Print(version())),
-        "sync" => sync::config(rest, env).map(|config| Command::Sync(Box::new(config))),
+        "sync" => sync::config(rest, outside).map(|config| Command::Sync(Box::new(config))),
         "datasets" => Ok(Command::Datasets(rest.to_vec())),
         option if option.starts_with('-') => {
             let what = format!("\"{option}\" stands before the command");
@@ -79,7 +117,7 @@ fn version() -> String {
 
 /// Runs a command line, without the name of the program, prints results to `out` and errors to `err`, and returns the exit code.
 pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
-    let command = match parse(args, &|name| std::env::var(name).ok()) {
+    let command = match parse(args, &Outside::new()) {
         Ok(command) => command,
         Err(problems) => {
             let about =

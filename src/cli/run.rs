@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 use super::config::{ClockMode, SyncConfig};
 use super::progress::{Conservation, Status};
 use super::units;
-use crate::broker::{self, BrokerOptions};
+use crate::broker;
 use crate::control::Control;
 use crate::dataflow::Input;
 use crate::epoch::{Clock, SystemClock};
@@ -77,11 +77,10 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
 fn plan(config: &SyncConfig) -> Result<Plan> {
     let mut problems = vec![];
     let mut keep = |error: Error| problems.extend(error.to_string().lines().map(str::to_owned));
-    let properties = config.kafka.iter().map(|property| (property.name.clone(), property.value.clone())).collect();
-    let brokers = BrokerOptions { group: config.group.clone(), properties };
     let mut sides = vec![];
     for input in &config.inputs {
-        let source = broker::source(&input.broker, &input.topic, &brokers).map_err(&mut keep);
+        let source =
+            broker::source(&input.broker, &input.topic, &config.broker_options(&input.broker)).map_err(&mut keep);
         let codec = key_codec(input.keys.clone(), config.timestamp_field.clone(), config.key_types).map_err(&mut keep);
         if let (Ok(source), Ok(codec)) = (source, codec) {
             let side = Input::new(input.name.clone(), source, codec)
@@ -92,16 +91,8 @@ fn plan(config: &SyncConfig) -> Result<Plan> {
             sides.push((input.name.clone(), side));
         }
     }
-    let sink = broker::sink(&config.output_broker, &brokers).map_err(&mut keep);
-    let options = Options {
-        remember: config.remember,
-        late: config.late,
-        duplicates: config.duplicates,
-        at_end: config.at_end,
-        max_wait: config.max_wait,
-        emit_delays: config.delay_topic.is_some(),
-        ..Options::new(config.inputs.len(), config.window)
-    };
+    let sink = broker::sink(&config.output_broker, &config.broker_options(&config.output_broker)).map_err(&mut keep);
+    let options = config.options();
     options.validate().unwrap_or_else(&mut keep);
     let timely = timely::Config::from_args(config.workers.args.iter().cloned())
         .map_err(|text| keep(Error::new(ErrorKind::Config, format!("workers: {text}"))));

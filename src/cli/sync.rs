@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::args::{Given, Problem};
 use super::config::{ClockMode, Input, SyncConfig};
 use super::table::{FLAGS, Group, closest};
-use super::{brokers, properties, units, workers};
+use super::{Outside, brokers, properties, units, workers};
+use crate::broker;
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::sync::json::{Extractor, Path};
@@ -14,12 +15,13 @@ use crate::sync::{AtEnd, Duplicates, KeyTypes, Late};
 /// FASTEN's folder for state, used with `--production`.
 const FASTEN_FOLDER: &str = "/mnt/fasten/flink";
 
-/// Makes the configuration, or gives all problems. `env` looks up variables of the environment.
-pub(super) fn config(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<SyncConfig, Vec<Problem>> {
+/// Makes the configuration, or gives all problems.
+pub(super) fn config(args: &[String], outside: &Outside<'_>) -> Result<SyncConfig, Vec<Problem>> {
     let mut given = Given::read(args);
     let problems = std::mem::take(&mut given.problems);
     let mut reader = Reader { given: &given, problems };
-    let config = reader.config(env);
+    let config = reader.config(outside);
+    reader.check_brokers(&config, outside);
     if reader.problems.is_empty() { Ok(config) } else { Err(reader.problems) }
 }
 
@@ -57,7 +59,7 @@ impl Reader<'_> {
         self.read(name, units::duration)
     }
 
-    fn config(&mut self, env: &dyn Fn(&str) -> Option<String>) -> SyncConfig {
+    fn config(&mut self, outside: &Outside<'_>) -> SyncConfig {
         self.required();
         let inputs = vec![self.input("one"), self.input("two")];
         self.sides(&inputs);
@@ -87,7 +89,7 @@ impl Reader<'_> {
         let (on_null, on_bad_record) = self.policies(dead_letter_topic.is_some());
         let group = format!("fasten.{}.{}.sync", inputs[0].topic, inputs[1].topic);
         let (backend_folder, warnings) = self.state();
-        let kafka = properties::read(self, env);
+        let kafka = properties::read(self, outside.env);
         let kafka_used =
             inputs.iter().map(|input| &input.broker).chain([&output_broker]).any(|url| brokers::is_kafka(url));
         if !kafka.is_empty() && !kafka_used {
@@ -126,7 +128,7 @@ impl Reader<'_> {
     /// Names every required option that is missing.
     fn required(&mut self) {
         self.text("brokers"); // notes an empty one
-        let urls = ["topic_one", "topic_two"].iter().all(|name| self.given.get(name).is_some_and(brokers::is_url));
+        let urls = ["topic_one", "topic_two"].iter().all(|name| self.given.get(name).is_some_and(broker::is_url));
         for flag in FLAGS.iter().filter(|flag| flag.group == Group::Required && !self.given.meant(flag.name)) {
             match flag.name {
                 "brokers" if urls => {}
@@ -150,13 +152,11 @@ impl Reader<'_> {
 
     fn input(&mut self, side: &str) -> Input {
         let given = self.text(&format!("topic_{side}")).unwrap_or_default();
-        let (broker, topic) = match brokers::is_url(&given) {
-            false => (self.given.get("brokers").unwrap_or_default().to_owned(), given),
-            true => brokers::split_url(&given).unwrap_or_else(|fix| {
-                self.problem(format!("--topic_{side} \"{given}\""), fix);
-                (String::new(), String::new())
-            }),
-        };
+        let brokers = self.given.get("brokers").unwrap_or_default();
+        let (broker, topic) = broker::split_topic(brokers, &given).unwrap_or_else(|error| {
+            self.problem(format!("--topic_{side} \"{given}\""), error.to_string());
+            Default::default()
+        });
         let name = self.text(&format!("name_{side}")).unwrap_or_else(|| topic.clone());
         let option = format!("topic_{side}_keys");
         let keys = self.read(&option, |text| Path::list(text).map_err(|problems| problems.join("; ")));
@@ -229,6 +229,28 @@ impl Reader<'_> {
             if inputs.iter().any(|input| input.topic == **topic && brokers::same(&input.broker, broker)) {
                 let fix = "the job would read what it writes: change the name or --topic_prefix";
                 self.problem(format!("--{option} is \"{topic}\", which is an input"), fix);
+            }
+        }
+    }
+
+    /// What the adapters say about brokers, topics and properties. Nothing is connected to.
+    fn check_brokers(&mut self, config: &SyncConfig, outside: &Outside<'_>) {
+        let mut said: Vec<String> = Vec::new();
+        let output_option = if self.given.get("output_brokers").is_some() { "--output_brokers" } else { "--brokers" };
+        let inputs = ["--topic_one", "--topic_two"].into_iter().zip(&config.inputs);
+        let inputs =
+            inputs.filter(|(_, input)| !input.topic.is_empty()).map(|(o, i)| (o, &i.broker, Some(i.topic.as_str())));
+        for (option, broker, topic) in inputs.chain([(output_option, &config.output_broker, None)]) {
+            if broker.is_empty() {
+                continue; // said already
+            }
+            let checked = (outside.broker)(broker, topic, &config.broker_options(broker));
+            // The same is often wrong for both inputs and the output.
+            if let Some(text) =
+                checked.err().map(|error| error.report().replace('\n', "; ")).filter(|text| !said.contains(text))
+            {
+                self.problem(option, text.clone());
+                said.push(text);
             }
         }
     }

@@ -47,16 +47,16 @@ pub enum Group {
 impl Group {
     /// Every group, in the order of the help.
     pub const ALL: [(Group, &str); 10] = [
-        (Group::Required, "Required"),
-        (Group::Outputs, "Outputs"),
-        (Group::Records, "Keys and values"),
-        (Group::Time, "Time"),
-        (Group::Policies, "Policies"),
-        (Group::Positions, "Start and end"),
-        (Group::Brokers, "Brokers"),
-        (Group::Workers, "Workers and processes (the options and letters of timely)"),
-        (Group::Compatibility, "Compatibility with the FASTEN job"),
-        (Group::Other, "Other"),
+        (Required, "Required"),
+        (Outputs, "Outputs"),
+        (Records, "Keys and values"),
+        (Time, "Time"),
+        (Policies, "Policies"),
+        (Positions, "Start and end"),
+        (Brokers, "Brokers"),
+        (Workers, "Workers and processes (the options and letters of timely)"),
+        (Compatibility, "Compatibility with the FASTEN job"),
+        (Other, "Other"),
     ];
 }
 

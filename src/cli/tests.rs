@@ -17,9 +17,13 @@ fn words(line: &str) -> Vec<String> {
 const BASE: &str =
     "-b h:9092 --topic_one one --topic_two two -o sync --topic_one_keys a.b,c --topic_two_keys d,e --window_time 10";
 
+/// One variable, and brokers that all exist.
+fn outside() -> Outside<'static> {
+    Outside { env: &|name| (name == "SECRET").then(|| "s3cret".to_owned()), broker: &|_, _, _| Ok(()) }
+}
+
 fn parsed(line: &str) -> Result<SyncConfig, Vec<String>> {
-    let env = |name: &str| (name == "SECRET").then(|| "s3cret".to_owned());
-    match parse(&words(&format!("sync {line}")), &env) {
+    match parse(&words(&format!("sync {line}")), &outside()) {
         Ok(Command::Sync(config)) => Ok(*config),
         Ok(other) => panic!("{other:?}"),
         Err(problems) => Err(problems.iter().map(Problem::to_string).collect()),
@@ -214,10 +218,42 @@ fn topics_can_be_whole_urls() {
         "--topic_one file:A/one --topic_two memory:B/two -o s --topic_one_keys a --topic_two_keys a --window_time 1",
     );
     assert!(problems.expect_err("no output")[0].contains("--output_brokers"));
-    let problems = parsed(
-        "--topic_one file:one --topic_two file:B/two -o s --topic_one_keys a --topic_two_keys a --window_time 1",
+}
+
+#[test]
+fn brokers_say_what_is_wrong_in_the_same_list() {
+    let asked = Outside {
+        broker: &|broker, topic, options| {
+            let topic = topic.unwrap_or("(output)");
+            match broker {
+                "h:9092" => Err(crate::Error::config(&[format!("no {broker}"), format!("{:?}", options.properties)])),
+                _ => Err(crate::Error::new(ErrorKind::Config, format!("no {topic} in {broker}"))),
+            }
+        },
+        ..outside()
+    };
+    let line = format!("sync {BASE} --kafka a=1 --late dorp").replace("--topic_two two", "--topic_two file:DIR/two");
+    let problems = parse(&words(&line), &asked).expect_err("problems");
+    assert_eq!(
+        problems.iter().map(Problem::to_string).collect::<Vec<_>>(),
+        [
+            "--late \"dorp\": did you mean drop? (possible: join, drop)",
+            "--topic_one: no h:9092; [(\"a\", \"1\")]",
+            "--topic_two: no two in file:DIR",
+        ]
     );
-    assert!(problems.expect_err("no folder")[0].contains("ends with the topic"));
+    for topic in ["kafka://h:1", "memory:x/"] {
+        let line = format!("sync {BASE}").replace("--topic_two two", &format!("--topic_two {topic}"));
+        let problems = parse(&words(&line), &outside()).expect_err(topic);
+        assert!(problems.len() == 1 && problems[0].what.starts_with("--topic_two"), "{problems:?}");
+    }
+}
+
+#[test]
+fn kafka_properties_are_for_kafka_only() {
+    let config = with("--kafka a=1 --output_brokers file:OUT");
+    assert_eq!(config.broker_options("h:9092").properties, [("a".to_owned(), "1".to_owned())]);
+    assert_eq!(config.broker_options("file:OUT").properties, []);
 }
 
 #[test]
@@ -308,7 +344,7 @@ fn values_that_are_missing_do_not_swallow_options() {
     problem("-group x", &["unknown option -group", "--group"]);
     problem("-x", &["unknown option -x"]);
     problem("--", &["unknown option --"]);
-    let empty = parse(&[words("sync -b"), vec![String::new()], words(&BASE["-b h:9092".len()..])].concat(), &|_| None);
+    let empty = parse(&[words("sync -b"), vec![String::new()], words(&BASE["-b h:9092".len()..])].concat(), &outside());
     assert_eq!(empty.expect_err("no broker"), [Problem::new("--brokers \"\"", "it is empty, give it a value")]);
 }
 
