@@ -76,11 +76,11 @@ bench_smoke() { if compgen -G 'benches/*.rs' >/dev/null; then clippy test "${fla
 
 docs() { RUSTDOCFLAGS="-D warnings" clippy doc "${flags[@]}" --no-deps; }
 
-package() { # every warning counts
+package() { # Every warning counts, but tests and benches stay out of the package on purpose.
   local said
   said=$(cargo package --no-verify --allow-dirty 2>&1) || { echo "$said" && return 1; }
   echo "$said"
-  ! grep -q '^warning' <<<"$said"
+  ! grep '^warning' <<<"$said" | grep -qv 'is not included in the published package'
 }
 
 part install 300 install
@@ -89,7 +89,7 @@ part fmt 15 cargo fmt --all -- --check
 part build+lint 780 clippy test "${flags[@]}" --all-targets --no-run
 part tests 400 clippy test "${flags[@]}" --lib --bins --tests -- --include-ignored
 part doctests 120 clippy test "${flags[@]}" --doc
-part rustdoc 120 docs
+part rustdoc 180 docs
 part examples 120 examples
 part bench-smoke 120 bench_smoke
 part package 30 package
