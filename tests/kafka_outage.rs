@@ -24,7 +24,8 @@ struct Broker {
 impl Broker {
     fn start() -> Broker {
         let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-        let port = (29500..29600).step_by(2).find(|port| is_free(port) && is_free(&(port + 1))).expect("two free ports");
+        let port =
+            (29500..29600).step_by(2).find(|port| is_free(port) && is_free(&(port + 1))).expect("two free ports");
         let broker = Broker { folder: tempfile::tempdir().expect("a folder"), port };
         broker.script("start.sh", &broker.port.to_string());
         broker
