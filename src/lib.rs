@@ -3,29 +3,34 @@
 //! Brings messages from brokers into timely and differential dataflow, joins topics of several brokers on a key, and writes the
 //! results to brokers and files.
 
-pub mod epoch;
+#![deny(unsafe_code)]
+
 pub mod error;
 pub mod message;
+pub mod epoch;
 
-pub mod broker;
-pub mod codec;
-pub mod sink;
 pub mod source;
+pub mod sink;
+pub mod codec;
+pub mod broker;
+
+pub mod reader;
+pub mod split_time;
+pub mod pacing;
+pub mod retry;
+pub mod ledger;
+
+pub mod dataflow;
+pub mod sync;
 
 pub mod checkpoint;
-pub mod cli;
 pub mod commit;
+
 pub mod control;
-pub mod dataflow;
-pub mod datasets;
 pub mod job;
-pub mod ledger;
 pub mod observe;
-pub mod pacing;
-pub mod reader;
-pub mod retry;
-pub mod split_time;
-pub mod sync;
+pub mod cli;
+pub mod datasets;
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

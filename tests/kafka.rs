@@ -29,7 +29,7 @@ const START: &str = "tests/brokers/kafka/start.sh DATA 9092 && export SYNCLINE_K
 const PATIENCE: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_millis(100);
 
-fn broker() -> String {
+pub(crate) fn broker() -> String {
     let hosts = std::env::var("SYNCLINE_KAFKA").unwrap_or_else(|_| panic!("no broker is named; start one: {START}"));
     let reached = hosts.split(',').any(|host| std::net::TcpStream::connect(host).is_ok());
     assert!(reached, "no Kafka answers at {hosts}; start one: {START}");
@@ -50,11 +50,15 @@ fn tool(arguments: &[&str], input: &str) -> String {
 }
 
 /// Arranging is not judging: topics are made by our own client, which is a hundred times faster than a Java tool.
-fn admin() -> AdminClient<DefaultClientContext> {
-    ClientConfig::new().set("bootstrap.servers", broker()).create().expect("a client")
+pub(crate) fn admin() -> AdminClient<DefaultClientContext> {
+    admin_at(&broker())
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+fn admin_at(hosts: &str) -> AdminClient<DefaultClientContext> {
+    ClientConfig::new().set("bootstrap.servers", hosts).create().expect("a client")
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -74,16 +78,26 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// A topic of its own, removed at the end.
 struct Topic(String);
 
+/// Makes a topic with a name that nobody else uses, and returns it.
+pub(crate) fn make_topic(name: &str, partitions: usize) -> String {
+    make_topic_at(&broker(), name, partitions)
+}
+
+/// The same on another broker.
+pub(crate) fn make_topic_at(hosts: &str, name: &str, partitions: usize) -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis();
+    let name = format!("{name}-{since}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let topic = NewTopic::new(&name, partitions as i32, TopicReplication::Fixed(1));
+    block_on(admin_at(hosts).create_topics([&topic], &AdminOptions::new()))
+        .and_then(|made| made[0].clone().map_err(|(_, code)| KafkaError::AdminOp(code)))
+        .expect("the topic can be made");
+    name
+}
+
 impl Topic {
     fn new(name: &str, partitions: usize) -> Topic {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis();
-        let name = format!("{name}-{since}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let topic = NewTopic::new(&name, partitions as i32, TopicReplication::Fixed(1));
-        block_on(admin().create_topics([&topic], &AdminOptions::new()))
-            .and_then(|made| made[0].clone().map_err(|(_, code)| KafkaError::AdminOp(code)))
-            .expect("the topic can be made");
-        Topic(name)
+        Topic(make_topic(name, partitions))
     }
 
     /// Writes `KEY=VALUE` lines with the Java producer.

@@ -9,7 +9,12 @@ mod conformance;
 mod datasets;
 mod file_sink;
 mod file_source;
+#[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "kafka")]
+mod kafka_outage;
+#[cfg(feature = "kafka")]
+mod kafka_promises;
 mod layers;
 mod licences;
 mod memory_broker;

@@ -121,7 +121,7 @@ mod tests {
             steps in prop::collection::vec((0u32..42, 0u32..30, any::<u64>(), any::<u64>()), 0..200),
         ) {
             let (mut wheel, mut set, mut now) = (Wheel::new(), BTreeSet::new(), 0);
-            let mut take = |wheel: &mut Wheel, set: &mut BTreeSet<(u64, u32)>, now: u64| {
+            let take = |wheel: &mut Wheel, set: &mut BTreeSet<(u64, u32)>, now: u64| {
                 let mut due = BTreeSet::new();
                 wheel.take(now, |deadline, slot| assert!(due.insert((deadline, slot))));
                 let rest = set.split_off(&(now, 0));

@@ -27,6 +27,11 @@ const PROBE: Duration = Duration::from_millis(900);
 /// How long such a question may take before the broker counts as away.
 const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The client counts in milliseconds, and burns what is less of them in a loop.
+fn whole_millis(wait: Duration) -> Duration {
+    Duration::from_secs(wait.as_secs()) + Duration::from_millis(u64::from(wait.subsec_millis()))
+}
+
 /// What a split is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -189,7 +194,7 @@ impl KafkaReader {
         let mut last = None;
         while messages < MAX_MESSAGES && bytes < MAX_BYTES {
             let patience = match messages == 0 && self.touched.is_empty() {
-                true => deadline.saturating_sub(self.clock.monotonic()),
+                true => whole_millis(deadline.saturating_sub(self.clock.monotonic())),
                 false => Duration::ZERO,
             };
             let partition = match client.poll(patience) {

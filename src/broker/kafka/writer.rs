@@ -21,8 +21,9 @@ use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Writer, WriterContext};
 
 /// How long one call of `publish` tries before it says that the broker has not answered, and is to be called again.
 const PUBLISH: Duration = Duration::from_secs(30);
-/// How long a wait in the producer's queue may take: the client's poll always takes all of it.
-const STEP: Duration = Duration::from_millis(1);
+/// How long to sleep while the broker confirms, at first and at most: twice as long each time that nothing came. The client's
+/// own wait would burn it in a loop, as it is less than its milliseconds.
+const NAP: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
 
 /// Topics of a Kafka cluster.
 pub(super) struct KafkaSink {
@@ -201,6 +202,7 @@ impl KafkaWriter {
     /// Sends what is left of a range and waits until the broker has it.
     fn deliver(&self, range: &mut Range) -> Result<()> {
         let deadline = self.clock.monotonic() + PUBLISH;
+        let mut nap = NAP.0;
         loop {
             while let Some(index) =
                 range.again.last().copied().or((range.sent < range.records.len()).then_some(range.sent))
@@ -213,9 +215,14 @@ impl KafkaWriter {
                     range.sent += 1;
                 }
             }
+            let before = self.producer.in_flight_count();
+            self.producer.poll(Duration::ZERO);
             let on_the_way = self.producer.in_flight_count();
-            if on_the_way > 0 {
-                self.producer.poll(STEP);
+            if on_the_way > 0 && on_the_way == before {
+                std::thread::sleep(nap);
+                nap = (nap * 2).min(NAP.1);
+            } else {
+                nap = NAP.0;
             }
             let failed = self.producer.context().take();
             if let Some((index, error)) = failed.first() {
