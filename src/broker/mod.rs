@@ -23,12 +23,20 @@ pub mod memory;
 mod outbox;
 
 /// What every adapter is told beside its URL and topic.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct BrokerOptions {
     /// The name to commit under and to start from, where the broker knows such names.
     pub group: String,
     /// Properties of the broker's client, in the client's own words.
     pub properties: Vec<(String, String)>,
+}
+
+/// Names properties, and shows no value: it may be a password.
+impl fmt::Debug for BrokerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.properties.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("BrokerOptions").field("group", &self.group).field("properties", &names).finish()
+    }
 }
 
 /// What is known of a scheme.
