@@ -10,7 +10,7 @@
 //! A topic may be a whole URL; then it names its broker too: `kafka://host:port/TOPIC`, `file:DIR/TOPIC`,
 //! `memory:NAME/TOPIC`. So the topics of one job may live in different brokers.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::NewSink;
