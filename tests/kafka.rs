@@ -36,7 +36,7 @@ pub(crate) fn broker() -> String {
     hosts
 }
 
-fn tool(arguments: &[&str], input: &str) -> String {
+pub(crate) fn tool(arguments: &[&str], input: &str) -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/brokers/kafka/tool.sh");
     let mut command = Command::new(path);
     command.args(&arguments[..1]).args(["--bootstrap-server", &broker()]).args(&arguments[1..]);
@@ -76,7 +76,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A topic of its own, removed at the end.
-struct Topic(String);
+pub(crate) struct Topic(pub(crate) String);
 
 /// Makes a topic with a name that nobody else uses, and returns it.
 pub(crate) fn make_topic(name: &str, partitions: usize) -> String {
@@ -88,26 +88,36 @@ pub(crate) fn make_topic_at(hosts: &str, name: &str, partitions: usize) -> Strin
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_millis();
     let name = format!("{name}-{since}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let topic = NewTopic::new(&name, partitions as i32, TopicReplication::Fixed(1));
-    block_on(admin_at(hosts).create_topics([&topic], &AdminOptions::new()))
-        .and_then(|made| made[0].clone().map_err(|(_, code)| KafkaError::AdminOp(code)))
-        .expect("the topic can be made");
+    make_topic_named(hosts, &name, partitions);
     name
 }
 
+fn make_topic_named(hosts: &str, name: &str, partitions: usize) {
+    let topic = NewTopic::new(name, partitions as i32, TopicReplication::Fixed(1));
+    block_on(admin_at(hosts).create_topics([&topic], &AdminOptions::new()))
+        .and_then(|made| made[0].clone().map_err(|(_, code)| KafkaError::AdminOp(code)))
+        .expect("the topic can be made");
+}
+
 impl Topic {
-    fn new(name: &str, partitions: usize) -> Topic {
+    pub(crate) fn new(name: &str, partitions: usize) -> Topic {
         Topic(make_topic(name, partitions))
     }
 
+    /// A topic with this very name.
+    pub(crate) fn named(name: &str, partitions: usize) -> Topic {
+        make_topic_named(&broker(), name, partitions);
+        Topic(name.to_owned())
+    }
+
     /// Writes `KEY=VALUE` lines with the Java producer.
-    fn produce(&self, lines: &str) {
+    pub(crate) fn produce(&self, lines: &str) {
         let (key, separator) = ("parse.key=true", "key.separator==");
         tool(&["produce", "--topic", &self.0, "--property", key, "--property", separator], lines);
     }
 
     /// Reads everything with the Java consumer: partition, then headers, key and value with tabs between them, sorted.
-    fn consume(&self, count: usize) -> Vec<(u32, String)> {
+    pub(crate) fn consume(&self, count: usize) -> Vec<(u32, String)> {
         let count = count.to_string();
         let mut arguments = vec!["consume", "--topic", &self.0, "--from-beginning", "--max-messages", &count];
         arguments.extend(["--timeout-ms", "30000", "--isolation-level", "read_committed"]);
@@ -126,7 +136,7 @@ impl Topic {
         records
     }
 
-    fn ends(&self) -> Vec<u64> {
+    pub(crate) fn ends(&self) -> Vec<u64> {
         let text = tool(&["offsets", "--topic", &self.0], "");
         let mut ends: Vec<(u32, u64)> = text
             .lines()

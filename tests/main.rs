@@ -15,6 +15,8 @@ mod kafka;
 mod kafka_outage;
 #[cfg(feature = "kafka")]
 mod kafka_promises;
+#[cfg(feature = "kafka")]
+mod kafka_sync;
 mod layers;
 mod licences;
 mod memory_broker;
