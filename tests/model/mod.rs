@@ -7,8 +7,10 @@
 //!
 //! `SYNCLINE_MODEL_CASES` sets the number of scripts.
 
+mod floor;
 mod naive;
 mod random;
+mod reference;
 mod run;
 mod script;
 
@@ -120,4 +122,18 @@ fn the_operator_agrees_with_the_rules_on_two_workers() {
 #[test]
 fn the_operator_agrees_with_the_rules_on_three_workers() {
     campaign(2_000_000..2_000_000 + cases(10_000) * 2 / 10, 3);
+}
+
+#[test]
+fn join_core_with_a_feedback_agrees_with_the_rules() {
+    let seeds = 3_000_000..3_000_000 + cases(10_000) / 4;
+    timely::execute_directly(move |worker| {
+        for seed in seeds {
+            let script = script(seed);
+            let expected: Vec<Seen> = expected(&script).into_iter().map(|expected| expected.0).collect();
+            for (place, (got, expected)) in reference::run(worker, &script).into_iter().zip(expected).enumerate() {
+                assert_eq!(got, expected, "seed {seed}, step {place}: {:?}", script.steps[place]);
+            }
+        }
+    });
 }
