@@ -20,3 +20,5 @@ mod kafka_sync;
 mod layers;
 mod licences;
 mod memory_broker;
+mod model;
+mod traps_sync;

@@ -39,6 +39,9 @@ pub struct Synchronized<'s, P> {
     /// One value for each epoch in which this worker received records or a tick.
     pub counts: Stream<'s, Epoch, Vec<Counts>>,
     /// Never sends anything. Its frontier is held at the epoch of the oldest record that waits, on any worker.
+    ///
+    /// It is let go when both inputs are dropped, so that the dataflow can end: whoever commits by it, and leaves records
+    /// waiting for another run, reads it before dropping the inputs.
     pub waiting: Stream<'s, Epoch, Vec<()>>,
     /// How things stand on this worker.
     pub gauges: Rc<Gauges>,
@@ -221,6 +224,9 @@ pub fn synchronize<'s, P: Payload>(
                 writer.seal(upper.clone());
                 trace.set_logical_compaction(upper.borrow());
                 trace.set_physical_compaction(upper.borrow());
+            }
+            if frontier.is_empty() {
+                held = None; // so that the dataflow can end
             }
             writer.exert();
         }

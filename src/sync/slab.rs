@@ -120,11 +120,11 @@ impl<T> Slab<T> {
                 self.room.push(number as u32);
             }
         }
-        if self.retired.is_empty() && self.retired.capacity() > 8 * CHUNK {
+        if self.retired.is_empty() && (self.len == 0 || self.retired.capacity() > 8 * CHUNK) {
             self.retired = VecDeque::new();
-            if self.len == 0 {
-                (self.chunks, self.room) = (Vec::new(), Vec::new());
-            }
+        }
+        if self.retired.is_empty() && self.len == 0 {
+            (self.chunks, self.room) = (Vec::new(), Vec::new());
         }
     }
 
