@@ -236,7 +236,7 @@ fn a_damaged_packed_file_is_an_error() {
 }
 
 #[test]
-fn t13_a_document_of_40_megabytes_is_one_message() {
+fn a_document_of_40_megabytes_is_one_message() {
     let folder = tempfile::tempdir().unwrap();
     let document = format!("{{\"text\":\"{}\"}}", "x".repeat(40_000_000));
     append(folder.path(), "one.jsonl", &format!("1\n{document}\n2\n"));
