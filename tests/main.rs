@@ -1,5 +1,4 @@
 //! Every integration test, in one binary: it links once.
-#![allow(clippy::unwrap_used, reason = "a test may end where something is not as it expects, in its helpers too")]
 
 #![allow(clippy::unwrap_used)] // also in the helpers of tests, which clippy.toml does not reach
 

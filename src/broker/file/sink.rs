@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn memory_of_a_huge_range_is_given_back() {
         let folder = tempfile::tempdir().unwrap();
-        let mut sink = FileSink::new(Arc::new(LocalDisk), folder.path().to_str().unwrap());
+        let sink = FileSink::new(Arc::new(LocalDisk), folder.path().to_str().unwrap());
         let entities = vec!["one".to_owned(), "two".to_owned()];
         let context = WriterContext { slot: Slot(0), run: RunNumber(1), entities, outbox: false };
         let mut writer = sink.open_writer(&context).unwrap();
