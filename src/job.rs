@@ -26,6 +26,7 @@ use crate::split_time::TimeMode;
 /// use timely::dataflow::operators::vec::Map;
 ///
 /// # fn main() -> syncline::Result<()> {
+/// broker::memory::MemoryBroker::named("example").create_topic("words", 1);
 /// let source = broker::source("memory:example", "words", &BrokerOptions::default())?;
 /// let words = Input::new("words", source, std::sync::Arc::new(|| Box::new(Raw))).until(Until::End);
 /// Job::new("count words").run(timely::Config::thread(), move |flow| {

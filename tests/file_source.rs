@@ -236,7 +236,7 @@ fn a_damaged_packed_file_is_an_error() {
 }
 
 #[test]
-fn t13_a_document_of_40_megabytes_is_one_message() {
+fn a_document_of_40_megabytes_is_one_message() {
     let folder = tempfile::tempdir().unwrap();
     let document = format!("{{\"text\":\"{}\"}}", "x".repeat(40_000_000));
     append(folder.path(), "one.jsonl", &format!("1\n{document}\n2\n"));
@@ -256,6 +256,20 @@ fn new_files_are_new_splits() {
     assert_eq!((splits.len(), splits[0].ordinal, splits[0].name.as_str()), (1, 3, "one-3.jsonl"));
     append(folder.path(), "one.jsonl", "");
     assert_eq!(source.splits().unwrap()[1], splits[0]);
+}
+
+#[test]
+fn a_file_that_is_gone_stays_listed_until_another_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    append(folder.path(), "one-1.jsonl", "");
+    let mut source = source(folder.path());
+    let splits = source.splits().unwrap();
+    fs::remove_file(folder.path().join("one-1.jsonl")).unwrap();
+    assert_eq!(source.splits().unwrap(), splits);
+    gzip(&folder.path().join("one-1.jsonl.gz"), &["1\n"]);
+    let error = source.splits().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OffsetLost);
+    assert!(error.to_string().contains("\"one-1.jsonl.gz\" took the place of \"one-1.jsonl\""), "{error}");
 }
 
 #[test]
@@ -284,10 +298,10 @@ fn idle_files_cost_nothing() {
         let start = Instant::now();
         while start.elapsed() < span {
             batch.clear();
-            reader.read(&mut batch, Duration::from_secs(1)).unwrap();
+            reader.read(&mut batch, Duration::from_millis(100)).unwrap();
         }
     };
-    read(Duration::from_millis(500)); // until it has slowed down
+    read(Duration::from_millis(2_500)); // until it has slowed down
     let (before, span) = (crate::bench_support::thread_cpu(), Duration::from_secs(2));
     read(span);
     let share = (crate::bench_support::thread_cpu() - before).as_secs_f64() / span.as_secs_f64();

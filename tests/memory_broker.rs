@@ -239,6 +239,20 @@ fn a_range_becomes_visible_at_once() {
 }
 
 #[test]
+fn t07_the_delay_topic_is_published_with_the_joined_one_or_not_at_all() {
+    let broker = MemoryBroker::new();
+    let mut writer = writer(&broker, 1);
+    write(&mut *writer, 1, 0, "joined");
+    write(&mut *writer, 1, 1, "delayed");
+    writer.prepare(1, 2).unwrap();
+    broker.crash_clients();
+    assert!(writer.publish(1, 2, &[]).unwrap_err().is_retryable());
+    assert_eq!((broker.values("topic"), broker.values("other")), (vec![], vec![]));
+    writer.publish(1, 2, &[]).unwrap();
+    assert_eq!((broker.values("topic"), broker.values("other")), (vec!["joined".into()], vec!["delayed".into()]));
+}
+
+#[test]
 fn a_fenced_writer_changes_nothing() {
     let broker = MemoryBroker::new();
     let mut old = writer(&broker, 1);

@@ -15,12 +15,13 @@ const MAX_MESSAGES: usize = 4_096;
 /// The most bytes of one read, but for the last line.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// How soon to look again while lines keep coming: what it adds to the latency, against calls of the system.
+/// The time until the next look is this part of the time since lines last came: what it adds to the latency of a line is a small
+/// part of the silence before it.
+const PART_OF_SILENCE: u32 = 20;
+/// How soon to look again at the soonest: what it adds to the latency, against calls of the system.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// How soon to look again when nothing comes. 20 looks a second cost less than 0.1 % of a core.
-const MAX_PAUSE: Duration = Duration::from_millis(50);
-/// Lines keep coming if the last ones came less than this ago.
-const BUSY: Duration = Duration::from_millis(100);
+/// How soon to look again at the latest. Ten looks a second cost less than 0.1 % of a core.
+const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a caught-up reader may be silent.
 const SAY_AGAIN: Duration = Duration::from_millis(900);
@@ -31,8 +32,8 @@ pub(super) struct FileReader {
     /// The split that is read first, so that all get their turn.
     turn: usize,
     clock: SystemClock,
-    /// How long to wait until the next look.
-    pause: Duration,
+    /// When to look next; also in a later call, so that short waits do not mean many looks.
+    next_look: Duration,
     /// When lines last came.
     busy: Duration,
     /// When caught up was last said.
@@ -42,35 +43,41 @@ pub(super) struct FileReader {
 
 impl FileReader {
     pub fn open(folder: PathBuf, assignments: &[Assignment]) -> Result<Self> {
-        let zero = Duration::ZERO;
-        let (clock, told) = (SystemClock::new(), Progress::Open);
-        let mut reader =
-            FileReader { folder, splits: vec![], turn: 0, clock, pause: MIN_PAUSE, busy: zero, said: zero, told };
+        let mut reader = FileReader {
+            folder,
+            splits: vec![],
+            turn: 0,
+            clock: SystemClock::new(),
+            next_look: Duration::ZERO,
+            busy: Duration::ZERO,
+            said: Duration::ZERO,
+            told: Progress::Open,
+        };
         reader.assign(assignments, &[])?;
         Ok(reader)
     }
 
-    /// Returns whether it got on, be it only over text that is no message.
-    fn poll(&mut self, batch: &mut Batch) -> Result<bool> {
+    fn poll(&mut self, batch: &mut Batch, now: Duration) -> Result<()> {
         let mut budget = Budget { messages: MAX_MESSAGES, bytes: MAX_BYTES };
-        let now = self.clock.monotonic();
         let count = self.splits.len();
         self.turn = (self.turn + 1) % count.max(1);
         for index in 0..count {
             let split = &mut self.splits[(self.turn + index) % count];
             split.poll(batch, &mut budget, now)?;
         }
-        let got_on = budget.bytes < MAX_BYTES;
-        if got_on {
+        if budget.bytes < MAX_BYTES {
+            // It got on, be it only over text that is no message: there may be more at once.
             self.busy = now;
-            self.pause = MIN_PAUSE;
+            self.next_look = now;
+        } else {
+            let silence = now.saturating_sub(self.busy);
+            self.next_look = now + (silence / PART_OF_SILENCE).clamp(MIN_PAUSE, MAX_PAUSE);
         }
-        Ok(got_on)
+        Ok(())
     }
 
     /// Says the evidence that has changed, or all of it that is to be said again. Returns whether there was any.
-    fn say(&mut self, batch: &mut Batch) -> bool {
-        let now = self.clock.monotonic();
+    fn say(&mut self, batch: &mut Batch, now: Duration) -> bool {
         let again = now.saturating_sub(self.said) >= SAY_AGAIN;
         let mut any = false;
         for split in &mut self.splits {
@@ -89,28 +96,26 @@ impl FileReader {
 
 impl Reader for FileReader {
     fn read(&mut self, batch: &mut Batch, wait: Duration) -> Result<Progress> {
-        let deadline = self.clock.monotonic().saturating_add(wait);
+        let mut now = self.clock.monotonic();
+        let deadline = now.saturating_add(wait);
         loop {
-            let got_on = self.poll(batch)?;
+            if now >= self.next_look {
+                self.poll(batch, now)?;
+            }
             let ended = self.splits.iter().all(|split| split.evidence == Evidence::Ended);
             let progress = if ended { Progress::Ended } else { Progress::Open };
             let changed = std::mem::replace(&mut self.told, progress) != progress;
-            let now = self.clock.monotonic();
-            let left = deadline.saturating_sub(now);
-            if self.say(batch) || changed || !batch.messages.is_empty() || left.is_zero() {
+            now = self.clock.monotonic();
+            if self.say(batch, now) || changed || !batch.messages.is_empty() || now >= deadline {
                 return Ok(progress);
             }
-            if got_on {
-                continue;
-            }
-            if now.saturating_sub(self.busy) >= BUSY {
-                self.pause = (self.pause * 2).min(MAX_PAUSE);
-            }
-            std::thread::sleep(self.pause.min(left));
+            std::thread::sleep(self.next_look.min(deadline).saturating_sub(now));
+            now = self.clock.monotonic();
         }
     }
 
     fn assign(&mut self, add: &[Assignment], remove: &[SplitId]) -> Result<()> {
+        self.next_look = Duration::ZERO;
         self.splits.retain(|split| !remove.contains(&split.split.id));
         for assignment in add {
             self.splits.push(FileSplit::open(path_of(&self.folder, &assignment.split.name), assignment)?);
@@ -119,6 +124,7 @@ impl Reader for FileReader {
     }
 
     fn pause(&mut self, splits: &[SplitId], paused: bool) -> Result<()> {
+        self.next_look = Duration::ZERO;
         for split in self.splits.iter_mut().filter(|split| splits.contains(&split.split.id)) {
             split.paused = paused;
             if split.evidence != Evidence::Ended {

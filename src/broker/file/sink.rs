@@ -14,10 +14,9 @@ use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Writer, WriterContext};
 
-/// A buffer above this size, in bytes, is given back when it was published; smaller ones are used again.
-const KEEP: usize = 1 << 20;
-/// The most buffers that are kept to be used again.
-const MAX_SPARE: usize = 16;
+/// How much memory of empty buffers is kept to be used again, in bytes: about two epochs under load. What a huge range took
+/// beyond it is given back.
+const KEEP: usize = 16 << 20;
 
 pub(super) struct FileSink {
     disk: Arc<dyn Disk>,
@@ -41,6 +40,12 @@ impl Sink for FileSink {
     }
 
     fn open(&mut self, context: &WriterContext) -> Result<Box<dyn Writer>> {
+        Ok(Box::new(self.open_writer(context)?))
+    }
+}
+
+impl FileSink {
+    fn open_writer(&self, context: &WriterContext) -> Result<FileWriter> {
         let twice = |(index, name): (usize, &String)| {
             let again = context.entities[..index].contains(name);
             again.then(|| format!("two outputs of {:?} are both named {name:?}: give them different names", self.name))
@@ -67,7 +72,7 @@ impl Sink for FileSink {
         if context.outbox {
             self.disk.sync_folder(&self.folder).map_err(failed)?;
         }
-        Ok(Box::new(FileWriter {
+        Ok(FileWriter {
             files,
             outbox: context.outbox,
             chunks: vec![],
@@ -75,7 +80,7 @@ impl Sink for FileSink {
             publishing: None,
             published: None,
             spare: vec![],
-        }))
+        })
     }
 }
 
@@ -135,7 +140,8 @@ struct FileWriter {
 
 impl FileWriter {
     fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= KEEP && self.spare.len() < MAX_SPARE {
+        let kept: usize = self.spare.iter().map(Vec::capacity).sum();
+        if buffer.capacity() > 0 && kept + buffer.capacity() <= KEEP {
             buffer.clear();
             self.spare.push(buffer);
         }
@@ -266,5 +272,34 @@ impl Writer for FileWriter {
 
     fn published(&mut self) -> Result<Option<Epoch>> {
         Ok(None) // a file does not know
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::LocalDisk;
+    use crate::sink::{RunNumber, Slot};
+
+    #[test]
+    fn memory_of_a_huge_range_is_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let sink = FileSink::new(Arc::new(LocalDisk), folder.path().to_str().unwrap());
+        let entities = vec!["one".to_owned(), "two".to_owned()];
+        let context = WriterContext { slot: Slot(0), run: RunNumber(1), entities, outbox: false };
+        let mut writer = sink.open_writer(&context).unwrap();
+        let value = Bytes::from(vec![b'x'; 1 << 20]);
+        for (epoch, entity, count) in [(1, 0, 1), (2, 1, 17), (3, 0, 1), (4, 0, 1)] {
+            for _ in 0..count {
+                let value = if count == 1 { Bytes::from_static(b"small") } else { value.clone() };
+                writer.write(epoch, Entity(entity), OutputRecord { value, ..OutputRecord::default() }).unwrap();
+            }
+            writer.prepare(epoch, epoch + 1).unwrap();
+            writer.publish(epoch, epoch + 1, &[]).unwrap();
+            assert!(writer.chunks.is_empty() && writer.prepared.is_empty());
+            let kept: usize = writer.spare.iter().map(Vec::capacity).sum();
+            assert!(kept <= KEEP, "{kept} bytes are kept after epoch {epoch}");
+        }
+        assert_eq!(writer.spare.len(), 1, "small buffers are used again");
     }
 }

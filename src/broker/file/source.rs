@@ -1,5 +1,6 @@
 //! The source of a topic: its files, and where they begin and end.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,11 +17,19 @@ pub(super) struct FileSource {
     name: String,
     folder: PathBuf,
     topic: String,
+    /// Every split that was ever found, by number. A file that is gone stays listed: its reader finds out and says so, where a
+    /// split that is removed would be forgotten with what was not read of it.
+    known: BTreeMap<u32, Split>,
 }
 
 impl FileSource {
     pub fn new(folder: &str, topic: &str) -> Self {
-        FileSource { name: format!("file:{folder}/{topic}"), folder: folder.into(), topic: topic.into() }
+        FileSource {
+            name: format!("file:{folder}/{topic}"),
+            folder: folder.into(),
+            topic: topic.into(),
+            known: BTreeMap::new(),
+        }
     }
 }
 
@@ -30,11 +39,22 @@ impl Source for FileSource {
     }
 
     fn splits(&mut self) -> Result<Vec<Split>> {
-        let split = |found: super::listing::Found| {
+        for found in list(&self.folder, &self.topic)? {
             let id = SplitId::numbered(&self.topic, found.number);
-            Split { id, ordinal: found.number, name: found.name }
-        };
-        Ok(list(&self.folder, &self.topic)?.into_iter().map(split).collect())
+            let known = self.known.entry(found.number).or_insert_with(|| Split {
+                id,
+                ordinal: found.number,
+                name: found.name.clone(),
+            });
+            if known.name != found.name {
+                let text = format!(
+                    "file {:?} took the place of {:?} as split {} of {:?}: give each file a number of its own",
+                    found.name, known.name, found.number, self.name
+                );
+                return Err(Error::new(ErrorKind::OffsetLost, text));
+            }
+        }
+        Ok(self.known.values().cloned().collect())
     }
 
     fn discovery(&self) -> Option<Duration> {

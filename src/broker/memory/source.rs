@@ -16,8 +16,8 @@ pub(super) const MAX_MESSAGES: usize = 4_096;
 /// The most bytes of one read, unless a single message is larger.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// How often splits may appear. Short, because tests wait for it.
-const DISCOVERY: Duration = Duration::from_millis(100);
+/// How often splits may appear: what a test waits for, against the looks of an idle job.
+const DISCOVERY: Duration = Duration::from_millis(500);
 
 pub(super) struct MemorySource {
     name: String,
@@ -29,10 +29,7 @@ pub(super) struct MemorySource {
 
 impl MemorySource {
     pub fn new(broker: &MemoryBroker, topic: &str, group: &str) -> Self {
-        let replay = broker.shared.look(|state| match state.topics.get(topic) {
-            Some(Topic::Queue(_)) => Replay::Redeliver,
-            _ => Replay::Seek,
-        });
+        let replay = broker.shared.look(|state| state.topics.get(topic).map_or(Replay::Seek, replay_of));
         let name = format!("memory:{}/{topic}", broker.name);
         MemorySource { name, topic: topic.into(), group: group.into(), broker: broker.clone(), replay }
     }
@@ -53,12 +50,14 @@ impl Source for MemorySource {
     }
 
     fn splits(&mut self) -> Result<Vec<Split>> {
-        let count = self.look(|topic| {
-            Ok(match topic {
+        let (count, replay) = self.look(|topic| {
+            let count = match topic {
                 Topic::Log(log) => log.splits.len() as u32,
                 Topic::Queue(queue) => queue.links,
-            })
+            };
+            Ok((count, replay_of(topic)))
         })?;
+        self.replay = replay; // the topic may have been made after this source
         let split = |number| {
             let id = SplitId::numbered(&self.topic, number);
             Split { id, ordinal: number, name: format!("{}[{number}]", self.topic) }
@@ -131,6 +130,13 @@ impl Source for MemorySource {
                 Topic::Queue(queue) => queue.waiting().0 as u64,
             }))
         })
+    }
+}
+
+fn replay_of(topic: &Topic) -> Replay {
+    match topic {
+        Topic::Log(_) => Replay::Seek,
+        Topic::Queue(_) => Replay::Redeliver,
     }
 }
 
