@@ -172,7 +172,13 @@ impl<T: Send + 'static> ReaderSpec<T> {
 
     fn start_committer(&self, committer: Box<dyn Committer>, committer_in: &Sender<CommitThread>) -> Result<()> {
         let name = format!("commit-{}-{}", self.ordinal, self.worker);
-        let _ = committer_in.send(CommitThread::spawn(name, self.name.clone(), committer, &self.control, Arc::clone(&self.status))?);
+        let _ = committer_in.send(CommitThread::spawn(
+            name,
+            self.name.clone(),
+            committer,
+            &self.control,
+            Arc::clone(&self.status),
+        )?);
         Ok(())
     }
 

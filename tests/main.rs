@@ -5,10 +5,12 @@
 #[path = "../benches/support/mod.rs"]
 mod bench_support;
 mod cli;
+mod cluster;
 mod conformance;
 mod datasets;
 mod file_sink;
 mod file_source;
+mod job;
 mod kafka;
 mod layers;
 mod licences;

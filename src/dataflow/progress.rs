@@ -213,7 +213,8 @@ fn publish<'s>(
                         waiting.insert(prepared.0.lower, (capability.retain_least(0).expect(TIMED), prepared));
                     }
                 });
-                while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.get().0.time())) {
+                while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.get().0.time()))
+                {
                     let (capability, (range, prepared)) = entry.remove();
                     for (writer, bytes) in writers.iter().zip(prepared) {
                         writer.publish(range, bytes);
