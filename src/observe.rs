@@ -14,6 +14,10 @@ pub struct Snapshot {
     pub refused: [u64; Reason::ALL.len()],
     /// Timestamps too far ahead of the wall clock to be believed.
     pub ahead: u64,
+    /// Calls of brokers that failed and were tried again, commits apart.
+    pub retries: u64,
+    /// Commits that failed; the next one says the same again.
+    pub failed_commits: u64,
     /// The job's clock, in milliseconds since the Unix epoch.
     pub clock: u64,
     /// Everything below this epoch is published and may be committed.
@@ -39,6 +43,14 @@ impl Status {
             *total += refused;
         }
         snapshot.records_read
+    }
+
+    pub(crate) fn retry(&self) {
+        self.lock().retries += 1;
+    }
+
+    pub(crate) fn failed_commit(&self) {
+        self.lock().failed_commits += 1;
     }
 
     pub(crate) fn follow(&self, clock: u64, bound: Epoch) {

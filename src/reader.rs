@@ -19,6 +19,7 @@ use crate::control::{Control, Wake};
 use crate::epoch::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Message, Offset, Offsets, Reason, Split, SplitId};
+use crate::observe::Status;
 use crate::retry::{Retry, RetryPolicy};
 use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Progress, Reader, Source};
 use crate::split_time::Now;
@@ -87,6 +88,7 @@ pub(crate) struct ReaderSpec<T> {
     pub peers: usize,
     pub clock: Arc<dyn Clock>,
     pub control: Control,
+    pub status: Arc<Status>,
     pub wake: Wake,
 }
 
@@ -103,6 +105,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
         let (batches_in, batches) = bounded(CHANNEL_BATCHES);
         let (committer_in, committer) = bounded(1);
         let name = format!("read-{}-{}", self.ordinal, self.worker);
+        let control = self.control.clone();
         let body = move || {
             let (control, wake) = (self.control.clone(), Arc::clone(&self.wake));
             if let Err(error) = self.run(&batches_in, &committer_in) {
@@ -111,7 +114,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
             drop(batches_in);
             wake();
         };
-        spawn_thread(name, body)?;
+        spawn_thread(name, &control, body)?;
         Ok(ReaderThread { batches, committer })
     }
 
@@ -169,7 +172,13 @@ impl<T: Send + 'static> ReaderSpec<T> {
 
     fn start_committer(&self, committer: Box<dyn Committer>, committer_in: &Sender<CommitThread>) -> Result<()> {
         let name = format!("commit-{}-{}", self.ordinal, self.worker);
-        let _ = committer_in.send(CommitThread::spawn(name, self.name.clone(), committer)?);
+        let _ = committer_in.send(CommitThread::spawn(
+            name,
+            self.name.clone(),
+            committer,
+            &self.control,
+            Arc::clone(&self.status),
+        )?);
         Ok(())
     }
 
@@ -208,6 +217,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
             match call() {
                 Err(error) if error.is_retryable() && self.control.is_running() => {
                     let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
+                    self.status.retry();
                     tracing::warn!(source = self.name, error = %error.report(), "trying again");
                     thread::sleep(wait);
                 }
@@ -268,7 +278,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
                 }
             }
         };
-        spawn_thread(format!("find-{ordinal}-{worker}"), body)?;
+        spawn_thread(format!("find-{ordinal}-{worker}"), &self.control, body)?;
         Ok(changes)
     }
 
@@ -304,6 +314,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
                 }
                 Err(error) if error.is_retryable() => {
                     let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
+                    self.status.retry();
                     tracing::warn!(source = self.name, error = %error.report(), "reading again in {wait:?}");
                     batch.evidence.extend(assignments.iter().map(|a| (a.split.id, Evidence::Behind)));
                     self.decode(&mut *codec, &mut batch, assignments, batches)?;
@@ -373,10 +384,28 @@ struct Discovered {
     remove: Vec<Split>,
 }
 
-/// Starts a named thread.
-pub(crate) fn spawn_thread(name: String, body: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>> {
+/// Starts a named thread of a job. If it panics the job fails: others would wait for it for ever.
+pub(crate) fn spawn_thread(
+    name: String,
+    control: &Control,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>> {
+    struct Alarm(String, Control);
+    impl Drop for Alarm {
+        fn drop(&mut self) {
+            if thread::panicking() {
+                let text = format!("thread \"{}\" panicked; its message is on standard error", self.0);
+                self.1.fail(Error::new(ErrorKind::Cluster, text));
+            }
+        }
+    }
+    let alarm = Alarm(name.clone(), control.clone());
     let failed = format!("thread \"{name}\" cannot be started");
-    thread::Builder::new().name(name).spawn(body).map_err(|e| Error::new(ErrorKind::Cluster, failed).with_source(e))
+    let guarded = move || {
+        let _alarm = alarm;
+        body();
+    };
+    thread::Builder::new().name(name).spawn(guarded).map_err(|e| Error::new(ErrorKind::Cluster, failed).with_source(e))
 }
 
 /// Two splits with the same id would share one offset.

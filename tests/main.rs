@@ -5,11 +5,13 @@
 #[path = "../benches/support/mod.rs"]
 mod bench_support;
 mod cli;
+mod cluster;
 mod conformance;
 mod datasets;
 mod file_sink;
 mod file_source;
 #[cfg(feature = "kafka")]
+mod job;
 mod kafka;
 #[cfg(feature = "kafka")]
 mod kafka_outage;

@@ -3,8 +3,8 @@
 //!
 //! The same broadcast carries the epochs themselves: whoever hears that an epoch was closed closes its own up to it.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,6 @@ pub(crate) struct Report {
     pub ended: bool,
     /// It will not report again: it was told to stop, and tells the others.
     pub stop: bool,
-    /// It will not report again: something has failed.
-    pub failed: bool,
     /// Something was read in the epoch.
     pub dirty: bool,
     /// Messages that were read in the epoch, refused ones too.
@@ -63,6 +61,38 @@ pub(crate) struct Heard {
     pub failed: Cell<bool>,
     /// The job's clock at the last finished epoch.
     pub time: Cell<u64>,
+    /// The job's clock from these epochs on, oldest first: as far back as a checkpoint may ask.
+    times: RefCell<VecDeque<(Epoch, u64)>>,
+}
+
+impl Heard {
+    /// An epoch is finished.
+    fn tick(&self, epoch: Epoch, time: u64) {
+        if self.time.replace(time) != time {
+            self.times.borrow_mut().push_back((epoch, time));
+        }
+    }
+
+    /// The job's clock at the end of the epochs below this one, which are finished.
+    pub fn time_at(&self, upper: Epoch) -> u64 {
+        self.times.borrow().iter().rev().find(|(epoch, _)| *epoch < upper).map_or(0, |(_, time)| *time)
+    }
+
+    /// Nobody will ask for times of epochs below this one but for the last.
+    pub fn forget(&self, lower: Epoch) {
+        let mut times = self.times.borrow_mut();
+        while times.get(1).is_some_and(|(epoch, _)| *epoch < lower) {
+            times.pop_front();
+        }
+    }
+}
+
+/// A worker's way to tell the others that something has failed. It stays open until the worker ends, so that they hear of it even
+/// while they wait for its last epochs.
+pub(crate) fn alarm<'s>(alarms: Stream<'s, Epoch, Vec<()>>, heard: Rc<Heard>) {
+    alarms.broadcast().sink(Pipeline, "Alarm", move |(input, _frontier)| {
+        input.for_each(|_capability, _alarms| heard.failed.set(true));
+    });
 }
 
 /// What is known about the time of all workers, as of an epoch.
@@ -103,15 +133,15 @@ pub(crate) fn clock<'s>(reports: Stream<'s, Epoch, Vec<Report>>, heard: Rc<Heard
                     heard.closed.set(heard.closed.get().max(epoch));
                     heard.opened.set(heard.opened.get().max(report.opens));
                     heard.stop.set(heard.stop.get() || report.stop);
-                    heard.failed.set(heard.failed.get() || report.failed);
                 }
                 let entry = waiting.entry(epoch);
                 entry.or_insert_with(|| (capability.retain_least(0).expect(TIMED), vec![])).1.append(reports);
             });
             while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.key())) {
+                let epoch = *entry.key();
                 let (capability, reports) = entry.remove();
                 let tick = times.update(reports);
-                heard.time.set(tick.time);
+                heard.tick(epoch, tick.time);
                 output.session(&capability).give(tick);
             }
         }

@@ -33,8 +33,6 @@ enum End {
     Inputs,
     /// The job is to stop.
     Stop,
-    /// Something has failed.
-    Failed,
 }
 
 /// The driver of one worker.
@@ -51,6 +49,8 @@ pub(crate) struct Driver {
     pub intakes: SharedIntakes,
     /// Inputs of the dataflow; `None` once this worker will report no more.
     pub inputs: Option<(Handle<Report>, Handle<Rejected>)>,
+    /// Tells the other workers that something has failed.
+    pub alarm: Handle<()>,
     pub heard: Rc<Heard>,
     /// What is complete in the dataflow, on all workers.
     pub complete: ProbeHandle<Epoch>,
@@ -83,8 +83,9 @@ impl Driver {
                 Err(error) => self.control.fail(error),
             }
         }
-        if self.control.has_failed() && self.inputs.is_some() {
-            self.end(End::Failed);
+        if self.control.has_failed() {
+            self.alarm.send(());
+            self.alarm.flush();
             for _ in 0..FAREWELL_STEPS {
                 worker.step_or_park(Some(Duration::from_millis(1)));
             }
@@ -225,8 +226,8 @@ impl Driver {
     /// Closes the last epoch: the inputs have ended, or the job is told to stop.
     fn end(&mut self, end: End) {
         let next = self.next_epoch();
-        let (ended, stop, failed) = (end == End::Inputs, end == End::Stop, end == End::Failed);
-        self.report(Report { ended, stop, failed, ..Report::default() }, next);
+        let (ended, stop) = (end == End::Inputs, end == End::Stop);
+        self.report(Report { ended, stop, ..Report::default() }, next);
         self.pacer.close(self.epoch, self.clock.monotonic());
         self.inputs = None;
         for intake in self.intakes.borrow_mut().iter_mut() {
@@ -242,7 +243,9 @@ impl Driver {
             self.watch.ranges.activate();
         }
         let waiting = self.waiting.iter().map(frontier).min().unwrap_or(Epoch::MAX);
-        let bound = frontier(&self.watch.published).min(waiting);
+        let published = frontier(&self.watch.published);
+        self.heard.forget(published);
+        let bound = published.min(waiting);
         if bound > self.bound {
             self.bound = bound;
             for intake in self.intakes.borrow_mut().iter_mut() {

@@ -19,7 +19,7 @@ use timely::worker::Worker;
 use crate::checkpoint::Store;
 use crate::codec::NewCodec;
 use crate::control::{Control, Wake};
-use crate::dataflow::clock::{Heard, Report, clock};
+use crate::dataflow::clock::{Heard, Report, alarm, clock};
 use crate::dataflow::driver::Driver;
 use crate::dataflow::input::{Data, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
@@ -164,6 +164,7 @@ impl<'s> Flow<'s> {
             peers: self.scope.peers(),
             clock: Arc::clone(&context.clock),
             control: context.control.clone(),
+            status: Arc::clone(&context.status),
             wake: self.wake.wake(),
         };
         let reader = reader.spawn()?;
@@ -249,6 +250,7 @@ impl<'s> Flow<'s> {
             retry: self.context.retry,
             clock: Arc::clone(&self.context.clock),
             control: self.context.control.clone(),
+            status: Arc::clone(&self.context.status),
         };
         let name = format!("write-{}-{}", self.writers.len(), slot.0);
         let writer = Rc::new(WriterThread::spawn(spec, name, self.wake.wake())?);
@@ -335,6 +337,8 @@ fn build_worker(
     let (driver, addresses) = worker.dataflow::<Epoch, _, _>(|scope| -> Result<_> {
         let (mut reports_in, reports) = scope.new_input::<Vec<Report>>();
         let (mut rejected_in, rejected) = scope.new_input::<Vec<Rejected>>();
+        let (alarm_in, alarms) = scope.new_input::<Vec<()>>();
+        alarm(alarms, Rc::clone(&heard));
         let mut flow = Flow {
             context: Arc::clone(context),
             scope,
@@ -385,6 +389,7 @@ fn build_worker(
             epoch,
             intakes: flow.intakes,
             inputs: Some((reports_in, rejected_in)),
+            alarm: alarm_in,
             heard: Rc::clone(&heard),
             complete,
             waiting: flow.waiting,

@@ -17,6 +17,7 @@ use crate::dataflow::TIMED;
 use crate::dataflow::progress::Range;
 use crate::epoch::{Clock, Epoch};
 use crate::error::Result;
+use crate::observe::Status;
 use crate::reader::spawn_thread;
 use crate::retry::{Retry, RetryPolicy};
 use crate::sink::{Entity, NewSink, OutputRecord, WriterContext};
@@ -35,6 +36,7 @@ pub(crate) struct WriterSpec {
     pub retry: RetryPolicy,
     pub clock: Arc<dyn Clock>,
     pub control: Control,
+    pub status: Arc<Status>,
 }
 
 /// The worker's side of a writer's thread.
@@ -56,7 +58,7 @@ impl WriterThread {
         let (published_in, published) = unbounded();
         let undurable = Arc::new(AtomicUsize::new(0));
         let held = Arc::clone(&undurable);
-        let thread = spawn_thread(name, move || {
+        let thread = spawn_thread(name, &spec.control.clone(), move || {
             let answers = Answers { ready: ready_in, prepared: prepared_in, published: published_in, held, wake };
             let control = spec.control.clone();
             if let Err(error) = spec.run(&queue, &answers) {
@@ -174,6 +176,7 @@ impl WriterSpec {
                     let since = self.control.is_stopping().then(|| *stopping_since.get_or_insert(now));
                     let late = since.is_some_and(|since| now - since > AT_STOP);
                     let Some(wait) = retry.failure(now).filter(|_| !late) else { return Err(error) };
+                    self.status.retry();
                     tracing::warn!(error = %error.report(), "writing again in {wait:?}");
                     std::thread::sleep(wait.min(AT_STOP));
                 }

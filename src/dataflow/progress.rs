@@ -4,7 +4,7 @@
 //! marks --> Ranges (worker 0 decides) ==broadcast==> Prepare --> Checkpoint --> Publish --> the bound
 //! ```
 //!
-//! A range [lower, upper) travels at the time `lower`; each operator holds that capability until a thread has answered. So the
+//! A range [lower, upper) begins where the last one ended, and travels at a time in it that is not above its content; each operator holds that capability until a thread has answered. So the
 //! frontier behind Checkpoint says what is durable on all workers, and the one behind Publish is the bound.
 
 use std::cell::RefCell;
@@ -89,21 +89,22 @@ fn decide<'s>(
         activator = Some(scope.activator_for(info.address));
         let mut capability = decides.then_some(capability);
         let mut content: BTreeSet<Epoch> = BTreeSet::new(); // epochs with content at or above the capability
-        let mut last: Option<Epoch> = None; // the lower end of the last range
+        let mut last: Option<Epoch> = None; // the time at which the last range travels
+        let mut next: Option<Epoch> = None; // the upper end of the last range: the next one begins there, so that none is left out
         move |(input, frontier), output| {
             input.for_each(|capability, _marks| {
                 content.insert(*capability.least().expect(TIMED));
             });
             let Some(held) = &mut capability else { return };
-            if last.is_some_and(|lower| durable.less_equal(&lower)) {
+            if last.is_some_and(|time| durable.less_equal(&time)) {
                 return;
             }
-            let lower = *held.time();
+            let time = *held.time();
             let frontier = frontier.frontier().first().copied();
-            let upper = frontier.unwrap_or_else(|| content.last().map_or(lower, |epoch| epoch + 1));
+            let upper = frontier.unwrap_or_else(|| content.last().map_or(time, |epoch| epoch + 1));
             if content.first().is_some_and(|epoch| *epoch < upper) {
-                output.session(&*held).give(Range { lower, upper });
-                last = Some(lower);
+                output.session(&*held).give(Range { lower: next.unwrap_or(time), upper });
+                (last, next) = (Some(time), Some(upper));
                 content = content.split_off(&upper);
             }
             match frontier {
@@ -175,7 +176,7 @@ fn checkpoint<'s>(
                         let frame = Frame {
                             lower: range.lower,
                             upper: range.upper,
-                            clock: heard.time.get(),
+                            clock: heard.time_at(range.upper),
                             offsets: offsets_at(range.upper),
                             prepared: prepared.clone(),
                             published: published
@@ -212,7 +213,8 @@ fn publish<'s>(
                         waiting.insert(prepared.0.lower, (capability.retain_least(0).expect(TIMED), prepared));
                     }
                 });
-                while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.key())) {
+                while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.get().0.time()))
+                {
                     let (capability, (range, prepared)) = entry.remove();
                     for (writer, bytes) in writers.iter().zip(prepared) {
                         writer.publish(range, bytes);
@@ -243,7 +245,7 @@ impl StoreThread {
     pub fn spawn(mut store: Box<dyn Store>, name: String, control: Control, wake: Wake) -> Result<Self> {
         let (frames, queue) = unbounded::<Frame>();
         let (durable_in, durable) = unbounded();
-        spawn_thread(name, move || {
+        spawn_thread(name, &control.clone(), move || {
             for frame in queue {
                 if let Err(error) = store.append(&frame) {
                     control.fail(error);

@@ -1,0 +1,297 @@
+//! Real processes of the binary, on files: the same outputs whatever the number of processes, of workers, and whatever their wall
+//! clocks say; how they end.
+//!
+//! Would catch: a process that is ahead or behind and holds the others back or gives records up, a worker without splits,
+//! a split that is never found, a signal that is not obeyed.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+fn until(what: &str, deadline: Duration, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < deadline, "not reached: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The processes of one job. Those that still run are killed at the end.
+struct Cluster {
+    children: Vec<Child>,
+    dir: TempDir,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill(); // it may have ended
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Ports that were free a moment ago.
+fn free_ports(count: usize) -> Vec<u16> {
+    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+impl Cluster {
+    /// Starts processes of so many workers; the wall clock of process `i` is off by `10 s * (i % 3 - 1)` if `skewed`.
+    fn start(args: &[String], processes: usize, workers: usize, skewed: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let hosts: String = free_ports(processes).iter().map(|port| format!("127.0.0.1:{port}\n")).collect();
+        fs::write(dir.path().join("hosts"), hosts).unwrap();
+        let children = (0..processes).map(|process| {
+            let file = |name: &str| File::create(dir.path().join(format!("{name}-{process}"))).unwrap();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
+            command.args(args).args(["-w", &workers.to_string()]);
+            command.args(["--output_brokers", &format!("file:{}", dir.path().join("out").display())]);
+            if processes > 1 {
+                command.args(["-n", &processes.to_string(), "-p", &process.to_string()]);
+                command.arg("-h").arg(dir.path().join("hosts"));
+            }
+            if skewed {
+                command.env("SYNCLINE_CLOCK_OFFSET", ["-10s", "0s", "10s"][process % 3]);
+            }
+            command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap()
+        });
+        Cluster { children: children.collect(), dir }
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.path().join(name)).unwrap()
+    }
+
+    fn signal(&self, process: usize, signal: &str) {
+        let id = self.children[process].id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    }
+
+    /// Waits until all have ended, and gives their exit codes.
+    fn wait(&mut self, deadline: Duration) -> Vec<Option<i32>> {
+        let mut codes = BTreeMap::new();
+        until("all processes end", deadline, || {
+            for (process, child) in self.children.iter_mut().enumerate() {
+                if let Some(status) = child.try_wait().unwrap() {
+                    codes.insert(process, status.code());
+                }
+            }
+            codes.len() == self.children.len()
+        });
+        codes.into_values().collect()
+    }
+
+    fn finish(&mut self) {
+        let codes = self.wait(DEADLINE);
+        assert!(codes.iter().all(|code| *code == Some(0)), "{codes:?}: {}", self.text("stderr-0"));
+    }
+
+    /// The lines of an output, sorted.
+    fn lines(&self, output: &str) -> Vec<String> {
+        let mut lines = vec![];
+        for entry in fs::read_dir(self.dir.path().join("out")).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.file_name().unwrap().to_str().unwrap().starts_with(&format!("fasten.{output}.out")) {
+                lines.extend(fs::read_to_string(path).unwrap().lines().map(str::to_owned));
+            }
+        }
+        lines.sort();
+        lines
+    }
+
+    fn outputs(&self) -> [Vec<String>; 3] {
+        ["sync", "delay", "dead"].map(|output| self.lines(output))
+    }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+fn fasten(dataset: &Path) -> Vec<String> {
+    words(&format!(
+        "sync --brokers file:{} --topic_one fasten.callgraph.out --topic_two fasten.metadata.out \
+         --topic_one_keys input.input.groupId,input.input.artifactId,input.input.version \
+         --topic_two_keys input.input.input.groupId,input.input.input.artifactId,input.input.input.version \
+         --window_time 60 --timestamp_field timestamp --clock event --max_disorder 5s \
+         -o sync --delay_topic delay --enable_delay true --dead_letter_topic dead --until end",
+        dataset.display()
+    ))
+}
+
+#[test]
+fn any_number_of_processes_and_workers_gives_the_same_outputs() {
+    let data = tempfile::tempdir().unwrap();
+    let out = data.path().join("fasten");
+    // Nothing in it depends on how files interleave: neither duplicates nor late records.
+    let make = "make fasten --keys 3000 --seed 7 --partitions 2 --payload 200 --rate 10 --window 60s --gap 20s --disorder 5s \
+                --duplicates 0 --late 0 --bad 0.02 --ambiguous 0.02 --out";
+    let mut args = words(make);
+    args.push(out.display().to_string());
+    syncline::datasets::run(&args, &mut vec![]).unwrap();
+
+    let args = fasten(&out);
+    let mut single = Cluster::start(&args, 1, 1, false);
+    single.finish();
+    let expected = single.outputs();
+    assert!(expected.iter().all(|lines| lines.len() > 50), "{:?}", expected.each_ref().map(Vec::len));
+    let glob = |output: &str| single.dir.path().join(format!("out/fasten.{output}.out*.jsonl"));
+    let check = Command::new("python3")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/check_answer.py"))
+        .arg(out.join("expected"))
+        .arg("--joined")
+        .arg(glob("sync"))
+        .arg("--delay")
+        .arg(glob("delay"))
+        .arg("--dead")
+        .arg(glob("dead"))
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+
+    for (processes, workers) in [(1, 3), (2, 1), (2, 2), (3, 1), (3, 3)] {
+        let mut cluster = Cluster::start(&args, processes, workers, true);
+        cluster.finish();
+        assert!(cluster.outputs() == expected, "{processes} processes of {workers} workers");
+        let report = cluster.text("stdout-0");
+        assert!(report.contains("conservation:"), "{report}");
+    }
+}
+
+/// Two topics in a folder that grow: `one` in two files, `two` in one.
+struct Growing {
+    dir: TempDir,
+}
+
+impl Growing {
+    fn new() -> Self {
+        let growing = Growing { dir: tempfile::tempdir().unwrap() };
+        for name in ["one-p0", "one-p1", "two-p0"] {
+            growing.append(name, &[]);
+        }
+        growing
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.jsonl"))
+    }
+
+    fn append(&self, name: &str, keys: &[u64]) {
+        let mut file = OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
+        let lines: String = keys.iter().map(|key| format!("{{\"k\":{key}}}\n")).collect();
+        file.write_all(lines.as_bytes()).unwrap();
+    }
+
+    fn args(&self) -> Vec<String> {
+        words(&format!(
+            "sync --brokers file:{} --topic_one one --topic_two two --topic_one_keys k --topic_two_keys k \
+             --window_time 300 -o sync --delay_topic delay --enable_delay true --on_bad_record fail",
+            self.dir.path().display()
+        ))
+    }
+}
+
+fn joined(keys: impl Iterator<Item = u64>) -> Vec<String> {
+    let mut lines: Vec<_> =
+        keys.map(|key| format!("{{\"key\":\"{key}\",\"one\":{{\"k\":{key}}},\"two\":{{\"k\":{key}}}}}")).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn followed_files_with_skewed_clocks_and_a_split_that_appears_late() {
+    // Three workers, two splits of topic one on the first two, that of topic two on the second: the third has none.
+    for (processes, workers) in [(1, 3), (3, 1)] {
+        let growing = Growing::new();
+        let mut cluster = Cluster::start(&growing.args(), processes, workers, true);
+        growing.append("one-p0", &[0, 1, 2]);
+        growing.append("one-p1", &[3, 4, 5]);
+        growing.append("two-p0", &[0, 1, 2, 3, 4, 5]);
+        until("pairs are joined", DEADLINE, || cluster.lines("sync").len() == 6);
+        growing.append("one-p2", &[6, 7, 8]);
+        growing.append("two-p0", &[6, 7, 8, 9]);
+        until("pairs of the late split are joined", DEADLINE, || cluster.lines("sync").len() == 9);
+        for key in 10..40 {
+            growing.append(&format!("one-p{}", key % 3), &[key]);
+            growing.append("two-p0", &[key]);
+            until("the pair is joined", DEADLINE, || cluster.lines("sync").len() as u64 == key);
+        }
+        cluster.signal(processes - 1, "TERM"); // one is enough: it tells the others
+        let codes = cluster.wait(STOP_WITHIN);
+        assert!(codes.iter().all(|code| *code == Some(0)), "{codes:?}: {}", cluster.text("stderr-0"));
+        assert_eq!(cluster.lines("sync"), joined((0..40).filter(|key| *key != 9)));
+        assert_eq!(cluster.lines("delay"), [""; 0]); // a signal gives nothing up
+    }
+}
+
+#[test]
+fn a_first_signal_stops_the_job() {
+    for signal in ["INT", "TERM"] {
+        let growing = Growing::new();
+        let mut cluster = Cluster::start(&growing.args(), 1, 2, false);
+        growing.append("one-p0", &[0, 1]);
+        growing.append("two-p0", &[0]);
+        until("the pair is joined", DEADLINE, || cluster.lines("sync").len() == 1);
+        cluster.signal(0, signal);
+        assert_eq!(cluster.wait(STOP_WITHIN), [Some(0)]);
+        assert_eq!((cluster.lines("sync"), cluster.lines("delay").len()), (joined(0..1), 0));
+    }
+}
+
+#[test]
+fn a_second_signal_ends_the_process_at_once() {
+    // The second process waits for the first one, which never says anything: so it cannot stop.
+    let growing = Growing::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free_ports(1)[0];
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = dir.path().join("hosts");
+    fs::write(&hosts, format!("127.0.0.1:{}\n127.0.0.1:{port}\n", silent.local_addr().unwrap().port())).unwrap();
+    let mut args = growing.args();
+    args.extend(words(&format!("-n 2 -p 1 -h {}", hosts.display())));
+    let mut cluster = Cluster::start(&args, 1, 1, false);
+    let (connection, _) = silent.accept().unwrap();
+    cluster.signal(0, "TERM");
+    cluster.signal(0, "INT");
+    assert_eq!(cluster.wait(STOP_WITHIN / 2), [Some(1)]);
+    drop(connection);
+}
+
+#[test]
+fn a_failure_ends_all_processes_and_one_says_why() {
+    let growing = Growing::new();
+    let mut cluster = Cluster::start(&growing.args(), 2, 1, true);
+    growing.append("one-p0", &[0]);
+    growing.append("two-p0", &[0]);
+    until("the pair is joined", DEADLINE, || cluster.lines("sync").len() == 1);
+    fs::write(growing.path("one-p2"), "nonsense\n").unwrap();
+    let codes = cluster.wait(DEADLINE);
+    assert_eq!(codes, [Some(1), Some(1)]);
+    let said = [cluster.text("stderr-0"), cluster.text("stderr-1")];
+    assert!(
+        said.iter().any(|text| text.contains("syncline: message at offset 0 of split \"one-p2.jsonl\"")),
+        "{said:?}"
+    );
+    assert!(said.iter().any(|text| text.contains("syncline: a worker of the job has failed")), "{said:?}");
+}
+
+#[test]
+fn a_wrong_command_line_starts_nothing() {
+    let growing = Growing::new();
+    let mut args = growing.args();
+    args.extend(words("--clock sun"));
+    let mut cluster = Cluster::start(&args, 1, 1, false);
+    assert_eq!(cluster.wait(DEADLINE), [Some(2)]);
+    assert!(!cluster.dir.path().join("out").exists());
+}

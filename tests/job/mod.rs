@@ -1,0 +1,11 @@
+//! Jobs that run, on the memory broker: in which order things become durable, how epochs follow each other and time passes,
+//! how a job ends.
+
+mod durability;
+mod epochs;
+mod pair;
+mod queue;
+mod stop;
+mod support;
+mod time;
+mod topics;
