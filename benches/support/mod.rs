@@ -288,6 +288,8 @@ pub(crate) fn machine() -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(unused_imports)] // a bench has no harness, and so no tests
+
     use super::*;
 
     #[test]
