@@ -62,7 +62,8 @@ fn main() -> ExitCode {
         let cpu: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("the process prints a number");
         let share = 100.0 * cpu / seconds as f64;
         if *waiting == 0 {
-            let (line, judged) = target.verdict(&format!("{broker}, nothing to do for {seconds} s"), share, " % of a core");
+            let (line, judged) =
+                target.verdict(&format!("{broker}, nothing to do for {seconds} s"), share, " % of a core");
             println!("{line}");
             reached &= judged;
         } else {

@@ -88,7 +88,7 @@ fn memory_log_keeps_its_promises() {
 
 #[test]
 fn memory_queue_keeps_its_promises() {
-    keeps_its_promises(Memory { broker: MemoryBroker::new(), queue: true, topics: 0 }, 30);
+    keeps_its_promises(Memory { broker: MemoryBroker::new(), queue: true, topics: 0 }, 36);
 }
 
 struct Files {

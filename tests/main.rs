@@ -10,8 +10,8 @@ mod conformance;
 mod datasets;
 mod file_sink;
 mod file_source;
-#[cfg(feature = "kafka")]
 mod job;
+#[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "kafka")]
 mod kafka_outage;

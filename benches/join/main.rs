@@ -25,8 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Rounds that count.
 const ROUNDS: usize = 5;
 
-const BASE: Load =
-    Load { sides: 2, epoch: 10_000, records: 2_500_000, live: 1_000_000, workers: 1, in_flight: 1 };
+const BASE: Load = Load { sides: 2, epoch: 10_000, records: 2_500_000, live: 1_000_000, workers: 1, in_flight: 1 };
 
 fn main() -> ExitCode {
     if std::env::args().any(|arg| arg == "--smoke") {

@@ -179,7 +179,8 @@ impl<const N: usize> Operator<N> {
                         place.remove();
                     }
                     State::Open { sides, delayed, deadline, slots } if *deadline == due => {
-                        let entry = |side: usize| (*sides & 1 << side != 0).then(|| self.slab.get(slots[side]).1.clone());
+                        let entry =
+                            |side: usize| (*sides & 1 << side != 0).then(|| self.slab.get(slots[side]).1.clone());
                         let records = (0..N).map(entry).collect();
                         *delayed = true;
                         *deadline = now + self.remember;

@@ -179,8 +179,8 @@ pub(crate) enum Next<P> {
     Delayed(Held<P>),
     /// Its time is over, which is to be told, and that is final.
     Closed(Held<P>),
-    /// All sides are there.
-    Joined { late: bool, records: Vec<Entry<P>> },
+    /// All sides are there. It is remembered from `since` on.
+    Joined { late: bool, records: Vec<Entry<P>>, since: u64 },
     /// Nobody remembers it.
     Forgotten,
 }
@@ -204,9 +204,9 @@ impl Rules {
         }
     }
 
-    /// Until when a key is remembered that is finished or delayed now.
-    pub(crate) fn until(&self, clock: u64) -> u64 {
-        clock.saturating_add(self.remember).min(MAX_TIME)
+    /// Until when a key is remembered that is finished or delayed at this time.
+    pub(crate) fn until(&self, since: u64) -> u64 {
+        since.saturating_add(self.remember).min(MAX_TIME)
     }
 
     fn loses(&self) -> Reason {
@@ -233,7 +233,7 @@ impl Rules {
         }
         counts.drop_records(self.loses(), arrivals.order.len() as u64 - u64::from(winners.sides.count_ones()));
         if held.sides | winners.sides == self.full {
-            return self.join(held, arrivals, &winners, counts);
+            return self.join(held, arrivals, &winners, clock, counts);
         }
         if winners.sides != 0 {
             self.fill(&mut held, arrivals, &winners, clock, epoch, fresh, counts);
@@ -255,22 +255,33 @@ impl Rules {
         mut held: Held<P>,
         arrivals: &mut Arrivals<'_, P>,
         winners: &Winners,
+        clock: u64,
         counts: &mut Counts,
     ) -> Next<P> {
         let late = held.delayed;
+        // The clock stands at 0 until every split was read: a mark that counted from there would be forgotten at the first tick.
+        let mut since = clock;
         counts.drop_records(self.loses(), u64::from((held.sides & winners.sides).count_ones()));
         counts.joined_records += self.sides as u64;
         counts.joins += 1;
         counts.late_joins += u64::from(late);
         let mut records = Vec::with_capacity(self.sides);
         for side in 0..self.sides as u8 {
-            records.extend(match winners.sides & 1 << side {
-                0 => held.remove(side).map(Entry::from),
-                _ => arrivals.take(winners.index[usize::from(side)]),
-            });
+            let entry = match winners.sides & 1 << side {
+                0 => held.remove(side).map(|part| {
+                    since = since.max(part.deadline.saturating_sub(self.windows[usize::from(side)]));
+                    Entry::from(part)
+                }),
+                _ => {
+                    let index = winners.index[usize::from(side)];
+                    since = arrivals.records[index as usize].as_ref().map_or(since, |record| since.max(record.base));
+                    arrivals.take(index)
+                }
+            };
+            records.extend(entry);
         }
         debug_assert_eq!(records.len(), self.sides);
-        Next::Joined { late, records }
+        Next::Joined { late, records, since }
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -373,11 +373,11 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
                 }
                 Some(self.store.finish(Phase::Closed, self.rules.until(self.clock), card))
             }
-            (Next::Joined { late, records }, _) => {
+            (Next::Joined { late, records, since }, _) => {
                 card.finish(late, records.iter().map(Some));
                 let key = key.unwrap_or_else(|| card.key(sides));
                 (self.give)(Output::Joined { key, late, records });
-                Some(self.store.finish(Phase::Joined, self.rules.until(self.clock), card))
+                Some(self.store.finish(Phase::Joined, self.rules.until(since), card))
             }
             (Next::Forgotten, _) => None,
         };

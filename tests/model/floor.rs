@@ -4,9 +4,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use syncline::dataflow::Gauges;
 use syncline::dataflow::Tick;
 use syncline::message::{Offset, SplitId};
-use syncline::sync::{Gauges, Key, Late, Options, Record, synchronize};
+use syncline::sync::{Key, Late, Options, Record, synchronize};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::{Input, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};

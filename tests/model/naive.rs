@@ -66,6 +66,10 @@ fn entry(slot: &Slot) -> Entry<Bytes> {
     Entry { split: slot.split, offset: slot.offset, timestamp: slot.timestamp, payload: slot.payload.clone() }
 }
 
+fn window(side: u8, options: &Options) -> u64 {
+    options.windows[usize::from(side)].as_millis() as u64
+}
+
 /// The deadline passed: the output that tells so, or a count.
 fn tell(key: &Key, slots: &BTreeMap<u8, Slot>, options: &Options, counts: &mut Counts) -> Option<Output<Bytes>> {
     if !options.emit_delays {
@@ -115,7 +119,9 @@ pub fn step(
         counts.late_joins += u64::from(late);
         counts.joined_records += slots.len() as u64;
         output = Some(Output::Joined { key: key.clone(), late, records: slots.values().map(entry).collect() });
-        life = Some(Life::Done { until: clock + remember, late });
+        // From the join on, which is not before its newest record: the clock stands still until every split was read.
+        let since = slots.iter().map(|(side, slot)| slot.deadline - window(*side, options)).max().unwrap().max(clock);
+        life = Some(Life::Done { until: since + remember, late });
     }
 
     // 6, 7: whose time is over.
@@ -189,7 +195,6 @@ fn arrive(
                 continue;
             }
         }
-        let window = options.windows[usize::from(side)].as_millis() as u64;
         first_base = first_base.into_iter().chain([winner.base]).min();
         slots.insert(
             side,
@@ -198,7 +203,7 @@ fn arrive(
                 offset: winner.offset,
                 timestamp: winner.timestamp,
                 payload: winner.payload.clone(),
-                deadline: (winner.base + window).max(clock),
+                deadline: (winner.base + window(side, options)).max(clock),
                 epoch,
             },
         );
