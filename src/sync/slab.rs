@@ -7,6 +7,10 @@ use crate::epoch::Epoch;
 /// Slots in a chunk. Fewer: more allocations; more: one long-lived value holds more memory.
 const CHUNK: usize = 512;
 
+/// Free slots from which on a chunk is filled again. Fewer: values that arrive together are scattered over more chunks, each
+/// a cache miss; more: more memory stands empty.
+const ROOM: usize = CHUNK / 4;
+
 struct Chunk<T> {
     /// Grows up to [`CHUNK`]; no memory while no slot is used.
     entries: Vec<Option<T>>,
@@ -23,7 +27,7 @@ struct Chunk<T> {
 /// The number of a removed value is not used again before [`Slab::release`] says so, as others may still know the value by it.
 pub(crate) struct Slab<T> {
     chunks: Vec<Chunk<T>>,
-    /// Chunks that may have room.
+    /// Chunks with room, the last of which is being filled.
     room: Vec<u32>,
     /// Slots that were removed, by the epoch that did it; ascending.
     retired: VecDeque<(Epoch, u32)>,
@@ -115,7 +119,7 @@ impl<T> Slab<T> {
             } else {
                 chunk.free.push((slot as usize % CHUNK) as u16);
             }
-            if !chunk.listed {
+            if !chunk.listed && CHUNK - chunk.used >= ROOM {
                 chunk.listed = true;
                 self.room.push(number as u32);
             }
