@@ -182,7 +182,7 @@ impl<'a> Running<'a> {
     /// Reads the trace and ends the input.
     fn finish(&mut self) {
         let steps = &self.script.steps;
-        if let (Some(_), Some((place, last))) = (&self.inputs, steps.iter().enumerate().last()) {
+        if let (Some(_), Some((place, last))) = (&self.inputs, steps.iter().enumerate().next_back()) {
             let oldest = self.waiting.with_frontier(|frontier| frontier.first().copied());
             let expected = self.model.oldest().unwrap_or(last.epoch + 1);
             assert_eq!(oldest, Some(expected), "the oldest record that waits after step {place}");
