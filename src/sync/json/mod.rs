@@ -1,7 +1,8 @@
 //! Takes the key fields and the timestamp out of JSON values, in one pass over their bytes.
 //!
-//! The whole value is checked, to its last byte, by serde_json, and nothing of it is built: a field is the slice of text where it
-//! stands, so numbers keep every digit. We allocate nothing for a record, except to decode escapes in fields and in names beside them.
+//! serde_json checks the whole value, to its last byte, and nothing of it is built: a field is the slice of text where it stands, so
+//! numbers keep every digit. For a record nothing is allocated beyond what serde_json needs (for escapes, and brackets in what it
+//! ignores), except to decode escapes in the fields themselves.
 
 mod path;
 #[cfg(test)]

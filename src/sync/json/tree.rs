@@ -30,8 +30,8 @@ struct Child {
 pub(super) struct Found<'a> {
     /// The text of each field.
     pub(super) values: [Option<&'a str>; MAX_FIELDS],
-    /// The name of a member that came twice, as it is written, and a field below it.
-    pub(super) ambiguous: Option<(&'a str, usize)>,
+    /// The name of a member that came twice, and a field below it.
+    pub(super) ambiguous: Option<(String, usize)>,
     seen: u64,
 }
 
@@ -42,15 +42,17 @@ struct Visit<'t, 'f, 'a> {
     way: Way,
 }
 
-/// How the pass goes on to the children of a place.
+/// How the names of members, and the values on the way to fields, are read.
 #[derive(Clone, Copy)]
 enum Way {
-    /// The value is read once. Where an object or an array should be, serde_json refuses two scalars that are JSON: numbers out of the
-    /// range of its types and text with half a pair of surrogates.
+    /// Once. But serde_json refuses here what is JSON and has no type in Rust: numbers out of range, halves of surrogate pairs.
     Direct,
-    /// The text of the value is taken first, and read again if something can be in it.
+    /// First as raw text, then again if something can be in it.
     Raw,
 }
+
+/// The name of a member, to be looked up among the children of a place without being copied.
+struct Name<'t>(&'t Node);
 
 impl Node {
     /// Adds the way to a field; `names` counts the places.
@@ -91,6 +93,11 @@ impl Node {
         deserializer.deserialize_any(Visit { node: self, found: &mut found, way })?;
         deserializer.end()?;
         Ok(found)
+    }
+
+    #[inline]
+    fn child(&self, name: &str) -> Option<&Child> {
+        self.children.iter().find(|child| child.name == name)
     }
 
     /// A field here or below.
@@ -139,6 +146,26 @@ impl<'a> DeserializeSeed<'a> for Visit<'_, '_, 'a> {
     }
 }
 
+impl<'t, 'a> DeserializeSeed<'a> for Name<'t> {
+    type Value = Option<&'t Child>;
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'t> Visitor<'_> for Name<'t> {
+    type Value = Option<&'t Child>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a member")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.0.child(name))
+    }
+}
+
 impl<'a> Visitor<'a> for Visit<'_, '_, 'a> {
     type Value = ();
 
@@ -148,24 +175,25 @@ impl<'a> Visitor<'a> for Visit<'_, '_, 'a> {
 
     fn visit_map<A: MapAccess<'a>>(mut self, mut members: A) -> Result<(), A::Error> {
         let node = self.node;
-        // Names are taken raw too: one that is beside the paths may be no text, and one that is on them may have escapes.
-        while let Some(raw) = members.next_key::<&RawValue>()? {
-            let raw = raw.get();
-            let name = unquote(raw).ok();
-            match name.and_then(|name| node.children.iter().find(|child| child.name == name)) {
-                Some(child) if self.found.seen & child.seen == 0 => {
+        loop {
+            let child = match self.way {
+                Way::Direct => members.next_key_seed(Name(node))?,
+                Way::Raw => members.next_key::<&RawValue>()?.map(|name| node.child(&unquote(name.get()).ok()?)),
+            };
+            match child {
+                None => return Ok(()),
+                Some(Some(child)) if self.found.seen & child.seen == 0 => {
                     self.found.seen |= child.seen;
                     members.next_value_seed(self.below(child))?;
                 }
-                other => {
-                    if let Some(child) = other {
-                        self.found.ambiguous.get_or_insert((&raw[1..raw.len() - 1], child.node.any_field()));
+                Some(child) => {
+                    if let Some(child) = child {
+                        self.found.ambiguous.get_or_insert_with(|| (child.name.clone(), child.node.any_field()));
                     }
                     members.next_value::<IgnoredAny>()?;
                 }
             }
         }
-        Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'a>>(mut self, mut items: A) -> Result<(), A::Error> {
