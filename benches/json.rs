@@ -1,7 +1,8 @@
 //! Extraction of key and timestamp from records of the FASTEN shape, against serde_json into borrowed structs.
 //!
-//! `cargo bench --bench json`; `-- --smoke` only looks whether both find the same. Ours should be at least as fast: it also checks UTF-8 in the whole record and finds duplicate members,
-//! and serde_json does not.
+//! `cargo bench --bench json`; `-- --smoke` only looks whether both find the same. The extractor is serde_json too, along paths that
+//! are known at run time only; beyond the structs it checks UTF-8 in the whole record, finds duplicate members and keeps the text of
+//! numbers. The ratio is what that costs.
 
 use std::borrow::Cow;
 use std::hint::black_box;
@@ -79,7 +80,7 @@ fn main() {
     let records: Vec<String> = (0..count).map(record).collect();
     let bytes: usize = records.iter().map(String::len).sum();
     let keys = Path::list("input.input.groupId,input.input.artifactId,input.input.version").expect("paths");
-    let mut extractor = Extractor::new(&keys, Some(&"timestamp".parse().expect("a path"))).expect("an extractor");
+    let extractor = Extractor::new(&keys, Some(&"timestamp".parse().expect("a path"))).expect("an extractor");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let start = Instant::now();

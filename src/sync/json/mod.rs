@@ -1,17 +1,18 @@
 //! Takes the key fields and the timestamp out of JSON values, in one pass over their bytes.
 //!
-//! The whole value is checked, to its last byte, and nothing of it is built: a field is the slice of text where it stands, so numbers
-//! keep every digit. Nothing is allocated for a record, except to decode escapes in the fields themselves.
+//! serde_json checks the whole value, to its last byte, and nothing of it is built: a field is the slice of text where it stands, so
+//! numbers keep every digit. For a record nothing is allocated beyond what serde_json needs (for escapes, and brackets in what it
+//! ignores), except to decode escapes in the fields themselves.
 
 mod path;
-mod scan;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use std::borrow::Cow;
 
 pub use path::Path;
-use scan::{Quoted, Scanner, Syntax};
+use tree::Node;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Reason;
@@ -22,8 +23,8 @@ pub const MAX_FIELDS: usize = 16;
 /// How many names the paths of all fields may have together, counting what they share once.
 pub const MAX_NAMES: usize = 64;
 
-/// The stack of brackets is given back above this size, so that one strange record does not cost memory for ever.
-const MAX_KEPT_STACK_BYTES: usize = 64 << 10;
+/// serde_json goes down 127 levels and ignores deeper ones without recursion.
+const _: () = assert!(MAX_NAMES < 128);
 
 /// Takes the fields of a key, in their order.
 pub trait KeySink {
@@ -51,35 +52,6 @@ pub struct Extractor {
     /// The key fields first, in their order, then the timestamp if there is one.
     paths: Vec<Path>,
     keys: usize,
-    /// The stack of the scanner, kept.
-    open: Vec<u8>,
-}
-
-/// A place in a value that is on the way to a field, or is a field.
-#[derive(Debug, Default)]
-struct Node {
-    children: Vec<Child>,
-    /// The fields that are here: bits by index into the paths.
-    fields: u32,
-}
-
-#[derive(Debug)]
-struct Child {
-    name: String,
-    /// What the name means in an array.
-    index: Option<usize>,
-    /// One bit of its own, to notice that a member comes twice.
-    seen: u64,
-    node: Node,
-}
-
-/// What one pass over a value finds.
-struct Found<'a> {
-    /// The text of each field.
-    values: [Option<&'a str>; MAX_FIELDS],
-    seen: u64,
-    /// The name of a member that came twice, and a field below it.
-    ambiguous: Option<(&'a str, usize)>,
 }
 
 impl Extractor {
@@ -117,7 +89,7 @@ impl Extractor {
             problems.push(format!("the paths have {names} names: at most {MAX_NAMES} are possible"));
         }
         match problems.is_empty() {
-            true => Ok(Extractor { root, paths, keys: keys.len(), open: Vec::new() }),
+            true => Ok(Extractor { root, paths, keys: keys.len() }),
             false => Err(Error::new(ErrorKind::Config, problems.join("\n"))),
         }
     }
@@ -129,24 +101,17 @@ impl Extractor {
     ///
     /// The first of these that is true: not UTF-8, not JSON, not an object, a member on the way to a field stands twice, a key
     /// field (in their order) is missing, null or no scalar, the timestamp is not one. The sink has got nothing then.
-    pub fn extract(&mut self, value: &[u8], key: &mut impl KeySink) -> Result<Option<u64>, Refused> {
+    pub fn extract(&self, value: &[u8], key: &mut impl KeySink) -> Result<Option<u64>, Refused> {
         let text = std::str::from_utf8(value).map_err(|error| Refused {
             reason: Reason::InvalidUtf8,
             error: format!("not UTF-8 at byte {}", error.valid_up_to()),
         })?;
-        let found = self.scan(text);
-        if self.open.capacity() > MAX_KEPT_STACK_BYTES {
-            self.open = Vec::new();
-        }
-        let found = match found {
-            Ok(Some(found)) => found,
-            Ok(None) => {
-                return Err(Refused { reason: Reason::NotAnObject, error: "the value is not an object".to_owned() });
-            }
-            Err(Syntax { at, problem }) => {
-                let error = format!("not JSON at {}: {problem}", position(text, at));
-                return Err(Refused { reason: Reason::InvalidJson, error });
-            }
+        let Some(found) = self
+            .root
+            .find(text)
+            .map_err(|error| Refused { reason: Reason::InvalidJson, error: format!("not JSON: {error}") })?
+        else {
+            return Err(Refused { reason: Reason::NotAnObject, error: "the value is not an object".to_owned() });
         };
         if let Some((name, field)) = found.ambiguous {
             let error =
@@ -170,128 +135,6 @@ impl Extractor {
             }
         }
         Ok(timestamp)
-    }
-
-    /// One pass: `None` if the value is JSON, but not an object.
-    fn scan<'a>(&mut self, text: &'a str) -> Result<Option<Found<'a>>, Syntax> {
-        let mut scanner = Scanner::new(text, &mut self.open);
-        let mut found = Found { values: [None; MAX_FIELDS], seen: 0, ambiguous: None };
-        scanner.skip_space();
-        let object = scanner.peek() == b'{';
-        match object {
-            true => self.root.object(&mut scanner, &mut found)?,
-            false => scanner.skip_value()?,
-        }
-        scanner.finish()?;
-        Ok(object.then_some(found))
-    }
-}
-
-impl Node {
-    fn add(&mut self, parts: &[String], field: usize, names: &mut usize) {
-        let Some((name, rest)) = parts.split_first() else {
-            self.fields |= 1 << field;
-            return;
-        };
-        let at = self.children.iter().position(|child| child.name == *name).unwrap_or_else(|| {
-            // An index is written as JSON Pointer wants it: "0", "17", never "01" or "+1".
-            let index = name.parse().ok().filter(|index: &usize| index.to_string() == *name);
-            let seen = 1u64.checked_shl(*names as u32).unwrap_or(0);
-            *names += 1;
-            self.children.push(Child { name: name.clone(), index, seen, node: Node::default() });
-            self.children.len() - 1
-        });
-        self.children[at].node.add(rest, field, names);
-    }
-
-    /// The recursion is as deep as the longest path, not as the value.
-    fn value<'a>(&self, scanner: &mut Scanner<'a, '_>, found: &mut Found<'a>) -> Result<(), Syntax> {
-        scanner.skip_space();
-        match scanner.peek() {
-            b'{' if !self.children.is_empty() => self.object(scanner, found),
-            b'[' if !self.children.is_empty() => self.array(scanner, found),
-            _ => {
-                let text = scanner.value()?;
-                let mut fields = self.fields;
-                while fields != 0 {
-                    found.values[fields.trailing_zeros() as usize] = Some(text);
-                    fields &= fields - 1;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn object<'a>(&self, scanner: &mut Scanner<'a, '_>, found: &mut Found<'a>) -> Result<(), Syntax> {
-        scanner.advance();
-        scanner.skip_space();
-        if scanner.peek() == b'}' {
-            scanner.advance();
-            return Ok(());
-        }
-        loop {
-            let name = scanner.member()?;
-            match self.children.iter().find(|child| child.is_called(name)) {
-                None => scanner.skip_value()?,
-                Some(child) if found.seen & child.seen == 0 => {
-                    found.seen |= child.seen;
-                    child.node.value(scanner, found)?;
-                }
-                Some(child) => {
-                    found.ambiguous.get_or_insert((name.text, child.node.any_field()));
-                    scanner.skip_value()?;
-                }
-            }
-            scanner.skip_space();
-            match scanner.peek() {
-                b',' => scanner.advance(),
-                b'}' => break,
-                _ => return scanner.error("expected a comma or }"),
-            }
-        }
-        scanner.advance();
-        Ok(())
-    }
-
-    fn array<'a>(&self, scanner: &mut Scanner<'a, '_>, found: &mut Found<'a>) -> Result<(), Syntax> {
-        scanner.advance();
-        scanner.skip_space();
-        if scanner.peek() == b']' {
-            scanner.advance();
-            return Ok(());
-        }
-        for index in 0.. {
-            match self.children.iter().find(|child| child.index == Some(index)) {
-                None => scanner.skip_value()?,
-                Some(child) => child.node.value(scanner, found)?,
-            }
-            scanner.skip_space();
-            match scanner.peek() {
-                b',' => scanner.advance(),
-                b']' => break,
-                _ => return scanner.error("expected a comma or ]"),
-            }
-        }
-        scanner.advance();
-        Ok(())
-    }
-
-    /// A field here or below.
-    fn any_field(&self) -> usize {
-        match self.children.first() {
-            Some(child) if self.fields == 0 => child.node.any_field(),
-            _ => self.fields.trailing_zeros() as usize,
-        }
-    }
-}
-
-impl Child {
-    #[inline]
-    fn is_called(&self, name: Quoted<'_>) -> bool {
-        match name.escaped {
-            false => self.name == name.text,
-            true => unquote(&format!("\"{}\"", name.text)).is_ok_and(|text| text == self.name),
-        }
     }
 }
 
@@ -339,12 +182,4 @@ fn shortened(text: &str) -> Cow<'_, str> {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
         None => Cow::Borrowed(text),
     }
-}
-
-/// The line and the column (in characters, both from 1) of a byte of a text.
-fn position(text: &str, at: usize) -> String {
-    let before = text.get(..at).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    format!("byte {at} (line {line}, column {column})")
 }

@@ -1,5 +1,5 @@
-//! What would break: accepting what is not JSON (compared with serde_json, on mutated documents too), joining records whose key
-//! fields are missing or doubtful, losing digits, and a stack that overflows.
+//! What would break: accepting what is not JSON or refusing what is (on mutated documents too), joining records whose key fields are
+//! missing or doubtful, losing digits, and a stack that overflows.
 
 use proptest::prelude::*;
 
@@ -113,6 +113,25 @@ fn t01_a_doubtful_key_never_joins() {
 }
 
 #[test]
+fn scalars_that_serde_json_has_no_type_for_are_scalars_too() {
+    for scalar in ["1e999", r#""\ud83d""#] {
+        assert_eq!(
+            fields("k,l.1,m.n", &format!(r#"{{"x":{scalar},"l":[{scalar},1],"m":{{"o":{scalar},"n":2}},"k":0}}"#)),
+            ["n:0", "n:1", "n:2"]
+        );
+        assert_eq!(reason("a.b", format!(r#"{{"a":{scalar}}}"#)), Reason::KeyMissing, "{scalar}");
+        assert_eq!(reason("a.0.b", format!(r#"{{"a":[{scalar},{{"b":1}}]}}"#)), Reason::KeyMissing, "{scalar}");
+        assert_eq!(reason("a.b", format!(r#"{{"a":{scalar},"a":{{"b":1}}}}"#)), Reason::KeyAmbiguous, "{scalar}");
+        assert_eq!(reason("a.b,c.d", format!(r#"{{"c":{scalar},"a":{{"b":null}}}}"#)), Reason::KeyNull, "{scalar}");
+        let (reason, error) = refusal("a.b", format!(r#"{{"a":{scalar}, x}}"#));
+        assert_eq!(reason, Reason::InvalidJson);
+        assert!(error.contains("key must be a string"), "the first place that is not JSON: {error}");
+    }
+    assert_eq!(fields("k", r#"{"\ud83d":1,"k":2}"#), ["n:2"], "a name beside the path");
+    assert_eq!(fields("a.k", r#"{"a":{"\ud83d":{"\ud83d":1},"k":2}}"#), ["n:2"], "a name beside the path");
+}
+
+#[test]
 fn a_duplicate_beside_the_path_passes() {
     assert_eq!(fields("a.b", r#"{"x":1,"x":2,"a":{"y":1,"b":5,"y":2}}"#), ["n:5"]);
 }
@@ -124,8 +143,8 @@ fn texts_say_where_and_what() {
         (r#"{"a":{"b":null}}"#, r#"key field "a.b" is null"#),
         (r#"{"a":{"b":{}}}"#, r#"key field "a.b" is an object, not text, a number or a boolean"#),
         (r#"{"a":{"b":1},"a":2}"#, r#"member "a" on the path to "a.b" stands twice in its object"#),
-        ("{\"\u{e9}\":1,\n \"b\" 2}", "not JSON at byte 14 (line 2, column 6): expected a colon"),
-        (r#"{"a":"#, "not JSON at byte 5 (line 1, column 6): the text ends too early"),
+        ("{\"\u{e9}\":1,\n \"b\" 2}", "not JSON: expected `:` at line 2 column 6"),
+        (r#"{"a":"#, "not JSON: EOF while parsing a value at line 1 column 5"),
     ] {
         assert_eq!(refusal("a.b", value).1, expected);
     }
@@ -176,6 +195,19 @@ fn nesting_is_bounded_by_memory_only() {
     assert_eq!(reason("k", format!(r#"{{"k":{deep}}}"#)), Reason::KeyNotScalar);
     assert_eq!(reason("a", &objects), Reason::KeyNotScalar);
     assert_eq!(reason("k", "[".repeat(5_000_000)), Reason::InvalidJson);
+    assert_eq!(reason("k", "{\"k\":".repeat(1_000_000)), Reason::InvalidJson);
+}
+
+#[test]
+fn the_longest_path_is_within_the_recursion_of_serde_json() {
+    let path = vec!["a"; MAX_NAMES].join(".");
+    let inside = |value: &str| "{\"a\":".repeat(MAX_NAMES) + value + &"}".repeat(MAX_NAMES);
+    assert_eq!(fields(&path, &inside("1")), ["n:1"]);
+    assert_eq!(reason(&path, inside(&inside("1"))), Reason::KeyNotScalar);
+    let arrays = |value: &str| format!(r#"{{"0":{}{value}{}}}"#, "[".repeat(MAX_NAMES - 1), "]".repeat(MAX_NAMES - 1));
+    let path = vec!["0"; MAX_NAMES].join(".");
+    assert_eq!(fields(&path, &arrays("1")), ["n:1"]);
+    assert_eq!(reason(&path, arrays(r#"[],1e999"#)), Reason::KeyNotScalar);
 }
 
 #[test]
@@ -190,7 +222,7 @@ const DOCUMENT: &str = r#"{"a" : {"b":"\u00e9\\","c":[1,-2.5e+10,0.1,true,false,
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// Whatever is done to a document, we accept it exactly if serde_json does.
+    /// Whatever is done to a document, and wherever the paths lead, it is JSON exactly if serde_json can ignore it as a whole.
     #[test]
     fn accepts_what_serde_json_accepts(edits in prop::collection::vec((0..DOCUMENT.len(), 0..3u8, prop::sample::select(
         b"{}[]\",:\\ \n\t0123456789.-+eEtrufalsnbx/\x00\x1f\x7f".to_vec())), 1..4)) {
@@ -203,7 +235,7 @@ proptest! {
                 _ => { document.remove(at); }
             }
         }
-        let ours = match extractor("k", None).extract(&document, &mut Fields::default()) {
+        let ours = match extractor("a.b.x,a.c.1.x,d.x,e.f.g.0.0", None).extract(&document, &mut Fields::default()) {
             Ok(_) => true,
             Err(refused) => !matches!(refused.reason, Reason::InvalidJson | Reason::InvalidUtf8),
         };
@@ -212,7 +244,7 @@ proptest! {
         prop_assert_eq!(ours, theirs, "{}", String::from_utf8_lossy(&document));
     }
 
-    /// Text between quotes is found whole at every alignment to the eight bytes of the scanner.
+    /// Text comes back as it was written, with escapes and without.
     #[test]
     fn strings_of_every_length_are_found(before in "[a-z\u{e9}]{0,20}", text in any::<String>()) {
         let value = serde_json::json!({ "x": before, "k": text }).to_string();
