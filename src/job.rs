@@ -1,5 +1,6 @@
 //! A job: a dataflow between sources and sinks, on the workers of one process or of many.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,11 +171,15 @@ impl Job {
         let failed = |text: String| Error::new(ErrorKind::Cluster, text);
         let workers = timely::execute(config, move |worker| run_worker(worker, &shared, &build))
             .map_err(|text| failed(format!("the workers cannot be started: {text}")))?;
-        let panicked = workers.join().into_iter().find_map(|result| result.err());
-        match (context.control.take_failure(), panicked) {
+        // Timely's threads panic when the connection to another process breaks, and so does who waits for them.
+        let ends = catch_unwind(AssertUnwindSafe(|| workers.join().iter().all(Result::is_ok)));
+        match (context.control.take_failure(), ends) {
             (Some(error), _) => Err(error),
-            (None, Some(text)) => Err(failed(format!("a worker panicked: {text}"))),
-            (None, None) => Ok(()),
+            (None, Ok(true)) => Ok(()),
+            (None, Ok(false)) => Err(failed("a worker panicked; its message is on standard error".to_owned())),
+            (None, Err(_)) => {
+                Err(failed("the connection to another process of the job was lost: it has ended".to_owned()))
+            }
         }
     }
 }

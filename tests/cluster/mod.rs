@@ -41,14 +41,14 @@ impl Drop for Cluster {
 }
 
 /// Ports that were free a moment ago.
-fn free_ports(count: usize) -> Vec<u16> {
+pub fn free_ports(count: usize) -> Vec<u16> {
     let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
 impl Cluster {
-    /// Starts processes of so many workers; the wall clock of process `i` is off by `10 s * (i % 3 - 1)` if `skewed`.
-    fn start(args: &[String], processes: usize, workers: usize, skewed: bool) -> Self {
+    /// Starts processes of so many workers; the wall clock of process `i` is off by `(i % 3 - 1) * skew` seconds.
+    fn start(args: &[String], processes: usize, workers: usize, skew: i64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let hosts: String = free_ports(processes).iter().map(|port| format!("127.0.0.1:{port}\n")).collect();
         fs::write(dir.path().join("hosts"), hosts).unwrap();
@@ -61,9 +61,7 @@ impl Cluster {
                 command.args(["-n", &processes.to_string(), "-p", &process.to_string()]);
                 command.arg("-h").arg(dir.path().join("hosts"));
             }
-            if skewed {
-                command.env("SYNCLINE_CLOCK_OFFSET", ["-10s", "0s", "10s"][process % 3]);
-            }
+            command.env("SYNCLINE_CLOCK_OFFSET", format!("{}s", (process as i64 % 3 - 1) * skew));
             command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap()
         });
         Cluster { children: children.collect(), dir }
@@ -142,7 +140,7 @@ fn any_number_of_processes_and_workers_gives_the_same_outputs() {
     syncline::datasets::run(&args, &mut vec![]).unwrap();
 
     let args = fasten(&out);
-    let mut single = Cluster::start(&args, 1, 1, false);
+    let mut single = Cluster::start(&args, 1, 1, 0);
     single.finish();
     let expected = single.outputs();
     assert!(expected.iter().all(|lines| lines.len() > 50), "{:?}", expected.each_ref().map(Vec::len));
@@ -161,7 +159,7 @@ fn any_number_of_processes_and_workers_gives_the_same_outputs() {
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
 
     for (processes, workers) in [(1, 3), (2, 1), (2, 2), (3, 1), (3, 3)] {
-        let mut cluster = Cluster::start(&args, processes, workers, true);
+        let mut cluster = Cluster::start(&args, processes, workers, 10);
         cluster.finish();
         assert!(cluster.outputs() == expected, "{processes} processes of {workers} workers");
         let report = cluster.text("stdout-0");
@@ -193,10 +191,10 @@ impl Growing {
         file.write_all(lines.as_bytes()).unwrap();
     }
 
-    fn args(&self) -> Vec<String> {
+    fn args(&self, window: u64) -> Vec<String> {
         words(&format!(
             "sync --brokers file:{} --topic_one one --topic_two two --topic_one_keys k --topic_two_keys k \
-             --window_time 300 -o sync --delay_topic delay --enable_delay true --on_bad_record fail",
+             --window_time {window} -o sync --delay_topic delay --enable_delay true --on_bad_record fail",
             self.dir.path().display()
         ))
     }
@@ -214,7 +212,7 @@ fn followed_files_with_skewed_clocks_and_a_split_that_appears_late() {
     // Three workers, two splits of topic one on the first two, that of topic two on the second: the third has none.
     for (processes, workers) in [(1, 3), (3, 1)] {
         let growing = Growing::new();
-        let mut cluster = Cluster::start(&growing.args(), processes, workers, true);
+        let mut cluster = Cluster::start(&growing.args(300), processes, workers, 10);
         growing.append("one-p0", &[0, 1, 2]);
         growing.append("one-p1", &[3, 4, 5]);
         growing.append("two-p0", &[0, 1, 2, 3, 4, 5]);
@@ -236,10 +234,43 @@ fn followed_files_with_skewed_clocks_and_a_split_that_appears_late() {
 }
 
 #[test]
+fn clocks_that_differ_by_more_than_the_window_give_nothing_up_early() {
+    let growing = Growing::new();
+    let mut cluster = Cluster::start(&growing.args(2), 3, 1, 3);
+    for key in 0..30 {
+        let (one, two) = (format!("one-p{}", key % 2), "two-p0");
+        let (first, second) = if key % 3 == 0 { (two, one.as_str()) } else { (one.as_str(), two) };
+        growing.append(first, &[key]);
+        std::thread::sleep(Duration::from_millis(100)); // what the other side is late, far below the window
+        growing.append(second, &[key]);
+        until("the pair is joined", DEADLINE, || cluster.lines("sync").len() as u64 == key + 1);
+    }
+    growing.append("one-p0", &[30]);
+    until("the delay", DEADLINE, || !cluster.lines("delay").is_empty());
+    cluster.signal(0, "TERM");
+    cluster.finish();
+    assert_eq!(cluster.lines("sync"), joined(0..30));
+    assert_eq!(cluster.lines("delay").len(), 1);
+}
+
+#[test]
+fn a_process_that_is_killed_ends_the_others() {
+    let growing = Growing::new();
+    let mut cluster = Cluster::start(&growing.args(300), 3, 1, 0);
+    growing.append("one-p0", &[0]);
+    growing.append("two-p0", &[0]);
+    until("the pair is joined", DEADLINE, || cluster.lines("sync").len() == 1);
+    cluster.signal(1, "KILL");
+    assert_eq!(cluster.wait(DEADLINE), [Some(1), None, Some(1)]);
+    let said = cluster.text("stderr-0");
+    assert!(said.contains("syncline: the connection to another process of the job was lost"), "{said}");
+}
+
+#[test]
 fn a_first_signal_stops_the_job() {
     for signal in ["INT", "TERM"] {
         let growing = Growing::new();
-        let mut cluster = Cluster::start(&growing.args(), 1, 2, false);
+        let mut cluster = Cluster::start(&growing.args(300), 1, 2, 0);
         growing.append("one-p0", &[0, 1]);
         growing.append("two-p0", &[0]);
         until("the pair is joined", DEADLINE, || cluster.lines("sync").len() == 1);
@@ -258,9 +289,9 @@ fn a_second_signal_ends_the_process_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let hosts = dir.path().join("hosts");
     fs::write(&hosts, format!("127.0.0.1:{}\n127.0.0.1:{port}\n", silent.local_addr().unwrap().port())).unwrap();
-    let mut args = growing.args();
+    let mut args = growing.args(300);
     args.extend(words(&format!("-n 2 -p 1 -h {}", hosts.display())));
-    let mut cluster = Cluster::start(&args, 1, 1, false);
+    let mut cluster = Cluster::start(&args, 1, 1, 0);
     let (connection, _) = silent.accept().unwrap();
     cluster.signal(0, "TERM");
     cluster.signal(0, "INT");
@@ -271,7 +302,7 @@ fn a_second_signal_ends_the_process_at_once() {
 #[test]
 fn a_failure_ends_all_processes_and_one_says_why() {
     let growing = Growing::new();
-    let mut cluster = Cluster::start(&growing.args(), 2, 1, true);
+    let mut cluster = Cluster::start(&growing.args(300), 2, 1, 10);
     growing.append("one-p0", &[0]);
     growing.append("two-p0", &[0]);
     until("the pair is joined", DEADLINE, || cluster.lines("sync").len() == 1);
@@ -289,9 +320,9 @@ fn a_failure_ends_all_processes_and_one_says_why() {
 #[test]
 fn a_wrong_command_line_starts_nothing() {
     let growing = Growing::new();
-    let mut args = growing.args();
+    let mut args = growing.args(300);
     args.extend(words("--clock sun"));
-    let mut cluster = Cluster::start(&args, 1, 1, false);
+    let mut cluster = Cluster::start(&args, 1, 1, 0);
     assert_eq!(cluster.wait(DEADLINE), [Some(2)]);
     assert!(!cluster.dir.path().join("out").exists());
 }

@@ -84,7 +84,7 @@ fn every_range_is_checkpointed_published_and_committed_in_this_order() {
     for event in &events {
         match event {
             Event::Durable { frame, .. } => *durable.entry(frame.lower).or_default() += 1,
-            Event::Published { lower, .. } => {
+            Event::Published { lower } => {
                 assert_eq!(durable.get(lower), Some(&WORKERS), "published before all frames were durable");
                 *published.entry(*lower).or_default() += 1;
             }

@@ -108,21 +108,33 @@ fn a_job_ends_with_the_error_of_what_failed() {
 }
 
 #[test]
-fn a_write_that_fails_while_the_job_stops_ends_it() {
-    let (broker, trouble, quiet) = (broker(), Trouble::default(), Trouble::default());
-    let gate = Gate::new(false);
-    let log = Log::default();
+fn a_failure_is_heard_by_processes_that_only_wait_for_the_last_epochs() {
+    let addresses: Vec<String> = crate::cluster::free_ports(2).iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let (broker, log, gate, quiet) = (broker(), Log::default(), Gate::new(false), Trouble::default());
     let topic = source(&broker, "topic", &log, &quiet);
-    let running = Running::start(job(), 2, copy(&[topic], &sink(&broker, &log, &gate, &trouble)));
+    let troubles = [Trouble::default(), Trouble::default()];
+    let processes = [0, 1].map(|process| {
+        let communication = timely::CommunicationConfig::Cluster {
+            threads: 1,
+            process,
+            addresses: addresses.clone(),
+            report: false,
+            zerocopy: false,
+        };
+        let config = timely::Config { communication, worker: timely::WorkerConfig::default() };
+        let sink = sink(&broker, &log, &gate, &troubles[process]);
+        Running::start_as(job(), config, copy(&[Arc::clone(&topic)], &sink))
+    });
     feed(&broker, 0, 30);
-    running.wait_read(30);
-    running.control.stop();
-    trouble.be_fatal();
-    broker.remove_topic("topic");
+    until("all was read", || processes.iter().map(|process| process.status.snapshot().records_read).sum::<u64>() == 30);
+    processes[0].control.stop(); // nothing will be read any more, and what was read waits at the gate
+    broker.append("topic", 0, "never read").unwrap();
+    troubles[1].be_fatal();
     gate.open();
-    // What passed the gate is published; whether another range follows depends on how epochs were cut.
-    let _ = running.join();
-    assert!(broker.values("out-0").len() <= 30);
+    let [first, second] = processes.map(|process| process.join().map_err(|error| (error.kind(), error.to_string())));
+    assert_eq!(second, Err((ErrorKind::Write, "the cable was cut".to_owned())));
+    let heard = "a worker of the job has failed; its process says why";
+    assert_eq!(first, Err((ErrorKind::Cluster, heard.to_owned())));
 }
 
 #[test]

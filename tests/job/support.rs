@@ -68,8 +68,16 @@ impl Running {
     where
         F: for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + 'static,
     {
+        Running::start_as(job, timely::Config::process(workers), build)
+    }
+
+    /// Starts with a configuration of timely, which may be that of one process of several.
+    pub fn start_as<F>(job: Job, config: timely::Config, build: F) -> Self
+    where
+        F: for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + 'static,
+    {
         let (control, status) = (job.control(), job.status());
-        let thread = std::thread::spawn(move || job.run(timely::Config::process(workers), build));
+        let thread = std::thread::spawn(move || job.run(config, build));
         Running { control, status, thread }
     }
 
@@ -122,7 +130,7 @@ pub fn copy_inputs(
 pub enum Event {
     Wrote { epoch: Epoch, value: String },
     Durable { worker: usize, frame: Frame },
-    Published { lower: Epoch, upper: Epoch },
+    Published { lower: Epoch },
     Committed { offsets: Offsets },
 }
 
@@ -345,10 +353,10 @@ impl Writer for WatchedWriter {
         self.writer.prepare(lower, upper)
     }
     fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<()> {
-        self.trouble.check(syncline::ErrorKind::Write)?;
         self.gate.pass();
+        self.trouble.check(syncline::ErrorKind::Write)?;
         self.writer.publish(lower, upper, prepared)?;
-        self.log.push(Event::Published { lower, upper });
+        self.log.push(Event::Published { lower });
         Ok(())
     }
     fn published(&mut self) -> Result<Option<Epoch>> {
