@@ -6,8 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export SYNCLINE_CASES=${1:-1000000} PROPTEST_CASES=${1:-1000000}
+export SYNCLINE_MODEL_CASES=${1:-1000000} PROPTEST_CASES=${1:-1000000}
 cargo test --release --features kafka --lib --tests -- --nocapture
 
-unset SYNCLINE_CASES PROPTEST_CASES
+unset SYNCLINE_MODEL_CASES PROPTEST_CASES
 cargo bench --features kafka --bench '*'
