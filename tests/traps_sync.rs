@@ -100,6 +100,13 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Records that still wait would keep the dataflow alive.
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        self.worker.installed_dataflows().into_iter().for_each(|dataflow| self.worker.drop_dataflow(dataflow));
+    }
+}
+
 #[test]
 fn t02_a_separator_inside_a_value_joins_nothing() {
     timely::execute_directly(|worker| {

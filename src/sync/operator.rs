@@ -38,7 +38,9 @@ pub struct Synchronized<'s, P> {
     pub outputs: Stream<'s, Epoch, Vec<Output<P>>>,
     /// One value for each epoch in which this worker received records or a tick.
     pub counts: Stream<'s, Epoch, Vec<Counts>>,
-    /// Never sends anything. Its frontier is held at the epoch of the oldest record that waits, on any worker.
+    /// Never sends anything. Its frontier is held at the epoch of the oldest record that waits, on any worker; also when all
+    /// input has ended and records still wait. Such a dataflow does not end by itself: it is dropped, as a
+    /// [`Job`](crate::Job) does.
     ///
     /// It is let go when both inputs are dropped, so that the dataflow can end: whoever commits by it, and leaves records
     /// waiting for another run, reads it before dropping the inputs.
@@ -224,9 +226,6 @@ pub fn synchronize<'s, P: Payload>(
                 writer.seal(upper.clone());
                 trace.set_logical_compaction(upper.borrow());
                 trace.set_physical_compaction(upper.borrow());
-            }
-            if frontier.is_empty() {
-                held = None; // so that the dataflow can end
             }
             writer.exert();
         }

@@ -187,6 +187,28 @@ fn without_a_store_commits_stay_below_the_oldest_record_that_waits() {
 }
 
 #[test]
+fn records_that_wait_when_a_job_is_stopped_are_read_again_by_the_next_run() {
+    let pair = Pair::new([1, 1], Duration::from_secs(60));
+    let committed = |topic| pair.broker.committed(topic, 0, GROUP).map_or(0, |offset| offset.0);
+    for round in 0..3 {
+        let running = pair.start(2);
+        pair.join(10 * round);
+        pair.give("one", 10 * round + 1); // waits for a partner that comes in the next run
+        pair.wait_read(&running, if round == 0 { 3 } else { 4 });
+        running.stop().unwrap();
+        assert!(committed("one") < 2 * round + 2, "round {round}: {} are committed", committed("one"));
+        pair.give("two", 10 * round + 1);
+    }
+    let running = pair.start(2);
+    for key in [1, 11, 21] {
+        let joined = format!("{{\"key\":\"{key}\",");
+        pair.until("what waited is joined", || pair.values("joined").iter().any(|value| value.starts_with(&joined)));
+    }
+    pair.until("all is committed", || committed("one") == 6 && committed("two") == 6);
+    running.stop().unwrap();
+}
+
+#[test]
 fn t07_delays_are_as_safe_as_joined_records() {
     let pair = Pair::new([1, 1], Duration::from_secs(1));
     let gate = Gate::new(false);

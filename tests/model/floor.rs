@@ -29,6 +29,13 @@ struct Driver<'a> {
     epoch: u64,
 }
 
+/// Records that still wait would keep the dataflow alive.
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        self.worker.installed_dataflows().into_iter().for_each(|dataflow| self.worker.drop_dataflow(dataflow));
+    }
+}
+
 impl<'a> Driver<'a> {
     fn new(worker: &'a mut Worker, options: &Options) -> Self {
         let probe = ProbeHandle::new();

@@ -235,7 +235,9 @@ fn run(worker: &mut Worker, scripts: &[(Script, Manner)]) -> Vec<Ran> {
             }
         }
     }
-    worker.step_while(|| all.iter().any(|running| !running.probe.done() || !running.waiting.done()));
+    worker.step_while(|| all.iter().any(|running| !running.probe.done()));
+    // Records that still wait would keep their dataflows alive.
+    worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
     all.into_iter().map(Running::into_ran).collect()
 }
 
