@@ -3,6 +3,7 @@
 //!
 //! Would catch: a generator that changed, a data file that was edited, a checker that accepts anything.
 
+mod answers;
 mod interleavings;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,12 +1,19 @@
 //! The job on topics: dead letters, tombstones, keys. The numbers are those of the acceptance cases.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use syncline::ErrorKind;
-use syncline::broker::memory::MemoryMessage;
-use syncline::message::Reason;
+use serde_json::Value;
+use syncline::broker::memory::{MemoryBroker, MemoryMessage};
+use syncline::broker::{self, BrokerOptions};
+use syncline::codec::{Codec, Decoded, NewCodec, Refusal};
+use syncline::dataflow::{Flow, Input};
+use syncline::message::{Message, Reason};
 use syncline::reader::{OnBad, Until};
+use syncline::sync::topics::{Keyed, TopicOutputs, key_codec, synchronize_topics};
+use syncline::sync::{Key, KeyBuilder, KeyTypes, Options, Tally};
+use syncline::{ErrorKind, Job};
 
 use super::pair::Pair;
 
@@ -77,4 +84,66 @@ fn t14_tombstones_are_counted_or_dead_letters() {
         let totals = pair.tally.totals();
         assert_eq!((totals.dropped()[Reason::Tombstone as usize], totals.difference()), (1, 0));
     }
+}
+
+#[test]
+fn t17_a_key_of_plain_text_is_bytes_and_never_parsed() {
+    let text = MemoryMessage::new("{\"k\":2}").with_key("no {json at all");
+    let pair = bounded(vec![text]);
+    pair.give("two", 2);
+    pair.start(1).join().unwrap();
+    assert_eq!((pair.values("joined").len(), pair.values("dead").len()), (2, 0));
+}
+
+/// Records that are no JSON: the key, a tab, and what there is to say.
+struct Tabs(KeyBuilder);
+
+impl Codec for Tabs {
+    type Record = Keyed;
+    fn decode(&mut self, message: Message) -> Result<Decoded<Keyed>, Refusal> {
+        let value = message.value.clone().unwrap_or_default();
+        let Some((key, text)) = std::str::from_utf8(&value).ok().and_then(|line| line.split_once('\t')) else {
+            let error = "there is no tab".to_owned();
+            return Err(Refusal { reason: Reason::Undecodable, error, message: Box::new(message) });
+        };
+        let key = self.0.number(key).build();
+        let value = Value::from(text).to_string().into();
+        Ok(Decoded { timestamp: message.timestamp, data: Keyed { key, value } })
+    }
+}
+
+#[test]
+fn t15_three_sides_in_three_brokers_with_a_codec_of_ones_own() {
+    let (left, right) = (MemoryBroker::new(), MemoryBroker::new());
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("two.jsonl"), "{\"id\":1,\"b\":true}\n{\"id\":3}\n").unwrap();
+    left.create_topic("one", 1);
+    right.create_topic("three", 1);
+    left.extend("one", 0, ["{\"k\":1}", "{\"k\":2}"].map(MemoryMessage::from)).unwrap();
+    right.extend("three", 0, ["1.0\tyes", "no tab", "3e0\talso"].map(MemoryMessage::from)).unwrap();
+    let options = BrokerOptions::default();
+    let key = |path: &str| key_codec(vec![path.parse().unwrap()], None, KeyTypes::Typed).unwrap();
+    let file = broker::source(&format!("file:{}", folder.path().display()), "two", &options).unwrap();
+    let tabs: NewCodec<Keyed> = Arc::new(|| Box::new(Tabs(Key::builder())));
+    let sides = [
+        ("one", Input::new("one", left.source("one", &options).unwrap(), key("k"))),
+        ("two", Input::new("two", file, key("id"))),
+        ("three", Input::new("three", right.source("three", &options).unwrap(), tabs)),
+    ];
+    let sides = sides.map(|(name, input)| (name.to_owned(), input.until(Until::End).on_bad(OnBad::DeadLetter)));
+    let (joined, delay, dead) = ("joined".into(), Some("delay".into()), Some("dead".into()));
+    let outputs = TopicOutputs { sink: left.sink(&options).unwrap(), joined, delay, dead_letter: dead };
+    let (rules, tally) = (Options::new(3, WINDOW), Arc::<Tally>::default());
+    let counted = Arc::clone(&tally);
+    let build = move |flow: &mut Flow<'_>| synchronize_topics(flow, &sides, &rules, &outputs, &counted);
+    Job::new("t15").run(syncline::timely::Config::process(2), build).unwrap();
+    assert_eq!(left.values("joined"), [r#"{"key":"1","one":{"k":1},"two":{"id":1,"b":true},"three":"yes"}"#]);
+    let mut delays = left.values("delay");
+    delays.sort();
+    let expected = [
+        r#"{"key":"2","error":"Missing information from two, three.","one":{"k":2}}"#,
+        r#"{"key":"3","error":"Missing information from one.","two":{"id":3},"three":"also"}"#,
+    ];
+    assert_eq!(delays, expected);
+    assert_eq!((left.values("dead").len(), tally.totals().difference()), (1, 0));
 }
