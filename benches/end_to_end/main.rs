@@ -17,7 +17,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use support::{Better, Pairs, Target, Usage, machine, median, mib, run_child};
+use support::{Better, Pairs, Target, Usage, machine, median, mib, rounds, run_child};
 use xxhash_rust::xxh3::xxh3_64;
 
 #[cfg(feature = "mimalloc")]
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let smoke = args.iter().any(|arg| arg == "--smoke");
-    let (keys, rounds) = if smoke { (2_000, 0) } else { (1_000_000, ROUNDS) };
+    let (keys, rounds) = if smoke { (2_000, 0) } else { (1_000_000, rounds(ROUNDS)) };
     println!("end_to_end: {}", machine());
     let bench = Bench::new(keys);
     let (mut cpu, mut peak, mut wall) = (Pairs::default(), Pairs::default(), Pairs::default());

@@ -343,8 +343,9 @@ pub(crate) fn run(kind: Kind, load: Load) -> Ran {
         }
         let wall = began.elapsed();
         let sums = *sums.borrow();
-        // Records that still wait would keep the dataflow alive.
-        worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+        for dataflow in worker.installed_dataflows() {
+            worker.drop_dataflow(dataflow); // records wait, so it would not end by itself
+        }
         Ran { cpu, wall, records: measured, sums }
     });
     let guards = guards.expect("timely starts");

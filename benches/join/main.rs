@@ -16,7 +16,7 @@ mod map;
 use std::process::ExitCode;
 
 use load::{Kind, Load, Ran, run};
-use support::{Better, Pairs, Target, machine, median, short};
+use support::{Better, Pairs, Target, machine, median, rounds, short};
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     ];
     let mut rates = vec![Pairs::default(); configurations.len()];
     let mut workers = (Pairs::default(), Pairs::default());
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds(ROUNDS) {
         for (rates, (name, load)) in rates.iter_mut().zip(configurations) {
             let (ours, map) = both(round, load);
             assert_eq!(ours.sums, map.sums, "{name}: the operators differ");

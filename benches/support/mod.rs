@@ -133,6 +133,12 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// How many rounds count: the number behind `--rounds`, for a quick look, else as many as the bench wants.
+pub(crate) fn rounds(default: usize) -> usize {
+    let mut args = std::env::args().skip_while(|arg| arg != "--rounds").skip(1);
+    args.next().map_or(default, |number| number.parse().expect("--rounds takes a number"))
+}
+
 /// Figures of two things that were measured in turns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pairs {

@@ -1,6 +1,7 @@
 //! The sink: one file of JSON lines per output and slot.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,9 +15,8 @@ use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Writer, WriterContext};
 
-/// How much memory of empty buffers is kept to be used again, in bytes: about two epochs under load. What a huge range took
-/// beyond it is given back.
-const KEEP: usize = 16 << 20;
+/// How much is given to the system at a time, in bytes. Smaller means more calls; larger, a buffer that fits into no cache.
+const BLOCK: usize = 256 << 10;
 
 pub(super) struct FileSink {
     disk: Arc<dyn Disk>,
@@ -79,7 +79,7 @@ impl FileSink {
             prepared: VecDeque::new(),
             publishing: None,
             published: None,
-            spare: vec![],
+            block: vec![],
         })
     }
 }
@@ -94,6 +94,27 @@ struct OutputFile {
 }
 
 impl OutputFile {
+    /// Appends lines by way of a block, so that what a range takes beside its documents does not grow with it. Returns how many
+    /// bytes they are.
+    fn append(&mut self, lines: &[Bytes], block: &mut Vec<u8>) -> io::Result<u64> {
+        let mut written = 0;
+        let mut flush = |block: &mut Vec<u8>, file: &mut Box<dyn DiskFile>| {
+            written += block.len() as u64;
+            let appended = file.append(block);
+            block.clear();
+            appended
+        };
+        for line in lines {
+            if !block.is_empty() && block.len() + line.len() >= BLOCK {
+                flush(block, &mut self.file)?;
+            }
+            block.extend_from_slice(line);
+            block.push(b'\n');
+        }
+        flush(block, &mut self.file)?;
+        Ok(written)
+    }
+
     /// Cuts the file back to what is published, if something else may be in it.
     fn clean(&mut self) -> Result<()> {
         if !self.clean {
@@ -104,7 +125,7 @@ impl OutputFile {
         Ok(())
     }
 
-    fn failed(&self, what: &str, error: std::io::Error) -> Error {
+    fn failed(&self, what: &str, error: io::Error) -> Error {
         Error::new(ErrorKind::Write, format!("file {:?} cannot be {what}", self.path)).with_source(error).retryable()
     }
 }
@@ -113,15 +134,16 @@ impl OutputFile {
 struct Chunk {
     epoch: Epoch,
     entity: Entity,
-    lines: Vec<u8>,
+    /// Without their line ends.
+    lines: Vec<Bytes>,
 }
 
 /// A range that is being published: kept until it is, so that it can be tried again.
 struct Publishing {
     lower: Epoch,
     upper: Epoch,
-    /// The lines for each file.
-    lines: Vec<Vec<u8>>,
+    /// The lines for each file, without their line ends.
+    lines: Vec<Vec<Bytes>>,
 }
 
 struct FileWriter {
@@ -134,19 +156,11 @@ struct FileWriter {
     publishing: Option<Publishing>,
     /// Everything below was published by this writer.
     published: Option<Epoch>,
-    /// Empty buffers, to be used again.
-    spare: Vec<Vec<u8>>,
+    /// On the way to a file; empty between calls.
+    block: Vec<u8>,
 }
 
 impl FileWriter {
-    fn recycle(&mut self, mut buffer: Vec<u8>) {
-        let kept: usize = self.spare.iter().map(Vec::capacity).sum();
-        if buffer.capacity() > 0 && kept + buffer.capacity() <= KEEP {
-            buffer.clear();
-            self.spare.push(buffer);
-        }
-    }
-
     /// The lines to publish: those that were written here, else those that an earlier run prepared.
     fn gather(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Publishing> {
         let mut lines = vec![vec![]; self.files.len()];
@@ -155,14 +169,8 @@ impl FileWriter {
                 std::mem::take(&mut self.chunks).into_iter().partition(|chunk| chunk.epoch < upper);
             self.chunks = rest;
             range.sort_by_key(|chunk| chunk.epoch);
-            for chunk in range {
-                let lines = &mut lines[chunk.entity.0];
-                if lines.is_empty() {
-                    *lines = chunk.lines;
-                } else {
-                    lines.extend_from_slice(&chunk.lines);
-                    self.recycle(chunk.lines);
-                }
+            for mut chunk in range {
+                lines[chunk.entity.0].append(&mut chunk.lines);
             }
         } else {
             for (_, entity, record) in outbox::records(prepared)? {
@@ -170,7 +178,7 @@ impl FileWriter {
                     let text = format!("prepared lines name output {}, but there are {}", entity.0, self.files.len());
                     Error::new(ErrorKind::Store, text)
                 })?;
-                lines.extend_from_slice(&record.value);
+                lines.push(record.value);
             }
         }
         Ok(Publishing { lower, upper, lines })
@@ -183,14 +191,20 @@ impl FileWriter {
             file.clean()?;
         }
         let mut result = Ok(());
+        let mut lengths = vec![0; self.files.len()];
         for (index, lines) in parts() {
             let file = &mut self.files[index];
             file.clean = false;
-            result = file.file.append(lines).map_err(|error| file.failed("appended to", error));
-            if result.is_err() {
-                break;
+            match file.append(lines, &mut self.block) {
+                Ok(length) => lengths[index] = length,
+                Err(error) => {
+                    result = Err(file.failed("appended to", error));
+                    break;
+                }
             }
         }
+        self.block.clear();
+        self.block.shrink_to(2 * BLOCK); // a line may have been huge
         if result.is_ok() && self.outbox {
             let mut sync = |(index, _)| {
                 let file: &mut OutputFile = &mut self.files[index];
@@ -205,9 +219,9 @@ impl FileWriter {
             }
             return result;
         }
-        for (index, lines) in parts() {
-            self.files[index].published += lines.len() as u64;
-            self.files[index].clean = true;
+        for (file, length) in self.files.iter_mut().zip(lengths) {
+            file.published += length;
+            file.clean = true;
         }
         Ok(())
     }
@@ -220,13 +234,10 @@ impl Writer for FileWriter {
         debug_assert!(self.prepared.back().is_none_or(|(_, upper)| epoch >= *upper), "epoch {epoch} is prepared");
         let found = self.chunks.iter().rposition(|chunk| chunk.epoch == epoch && chunk.entity == entity);
         let index = found.unwrap_or_else(|| {
-            let lines = self.spare.pop().unwrap_or_default();
-            self.chunks.push(Chunk { epoch, entity, lines });
+            self.chunks.push(Chunk { epoch, entity, lines: vec![] });
             self.chunks.len() - 1
         });
-        let lines = &mut self.chunks[index].lines;
-        lines.extend_from_slice(&record.value);
-        lines.push(b'\n');
+        self.chunks[index].lines.push(record.value);
         Ok(())
     }
 
@@ -235,13 +246,11 @@ impl Writer for FileWriter {
         self.prepared.push_back((lower, upper));
         if self.outbox {
             self.chunks.sort_by_key(|chunk| chunk.epoch);
-            for chunk in self.chunks.iter_mut().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
-                // Lent to the record and taken back: neither copies.
-                let record =
-                    OutputRecord { value: Bytes::from(std::mem::take(&mut chunk.lines)), ..Default::default() };
-                let put = outbox::put(&mut bytes, chunk.epoch, chunk.entity, &record);
-                chunk.lines = Vec::from(record.value);
-                put?;
+            for chunk in self.chunks.iter().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
+                for line in &chunk.lines {
+                    let record = OutputRecord { value: line.clone(), ..OutputRecord::default() };
+                    outbox::put(&mut bytes, chunk.epoch, chunk.entity, &record)?;
+                }
             }
         }
         Ok(bytes)
@@ -264,7 +273,6 @@ impl Writer for FileWriter {
             self.publishing = Some(publishing);
             return Err(error);
         }
-        publishing.lines.into_iter().for_each(|lines| self.recycle(lines));
         self.prepared.retain(|(_, end)| *end > upper);
         self.published = Some(upper);
         Ok(())
@@ -297,9 +305,9 @@ mod tests {
             writer.prepare(epoch, epoch + 1).unwrap();
             writer.publish(epoch, epoch + 1, &[]).unwrap();
             assert!(writer.chunks.is_empty() && writer.prepared.is_empty());
-            let kept: usize = writer.spare.iter().map(Vec::capacity).sum();
-            assert!(kept <= KEEP, "{kept} bytes are kept after epoch {epoch}");
+            assert!(writer.block.is_empty() && writer.block.capacity() <= 2 * BLOCK, "after epoch {epoch}");
         }
-        assert_eq!(writer.spare.len(), 1, "small buffers are used again");
+        let written = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().len();
+        assert_eq!((written("one-w0.jsonl"), written("two-w0.jsonl")), (3 * 6, 17 * ((1 << 20) + 1)));
     }
 }
