@@ -120,8 +120,8 @@ impl Join {
     fn expire(&mut self, now: u64) {
         while self.timers.peek().is_some_and(|Reverse((due, _))| *due <= now) {
             let Some(Reverse((due, key))) = self.timers.pop() else { return };
-            if let Some(State::Waiting { side, time, line }) = self.states.get(&key) {
-                if time + self.window == due {
+            if let Some(State::Waiting { side, time, line }) = self.states.get(&key)
+                && time + self.window == due {
                     let out = &mut self.delayed;
                     let (missing, present) = if *side == 0 { ("two", "one") } else { ("one", "two") };
                     out.write_all(b"{\"key\":").expect(WRITES);
@@ -130,7 +130,6 @@ impl Join {
                     out.write_all(line).expect(WRITES);
                     out.write_all(b"}\n").expect(WRITES);
                 }
-            }
         }
     }
 }

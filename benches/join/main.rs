@@ -89,7 +89,7 @@ fn main() -> ExitCode {
 
 /// Runs two things, in an order that changes from round to round.
 fn alternate<T>(round: usize, a: impl FnOnce() -> T, b: impl FnOnce() -> T) -> (T, T) {
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         let a = a();
         (a, b())
     } else {
