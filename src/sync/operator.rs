@@ -41,9 +41,6 @@ pub struct Synchronized<'s, P> {
     /// Never sends anything. Its frontier is held at the epoch of the oldest record that waits, on any worker; also when all
     /// input has ended and records still wait. Such a dataflow does not end by itself: it is dropped, as a
     /// [`Job`](crate::Job) does.
-    ///
-    /// It is let go when both inputs are dropped, so that the dataflow can end: whoever commits by it, and leaves records
-    /// waiting for another run, reads it before dropping the inputs.
     pub waiting: Stream<'s, Epoch, Vec<()>>,
     /// How things stand on this worker.
     pub gauges: Rc<Gauges>,

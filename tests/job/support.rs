@@ -225,6 +225,7 @@ struct Flags {
     behind: AtomicBool,
     hidden: Mutex<BTreeSet<u32>>,
     fatal: AtomicBool,
+    unreachable: AtomicBool,
 }
 
 impl Trouble {
@@ -235,6 +236,10 @@ impl Trouble {
     /// The source lists this split no more.
     pub fn hide(&self, split: u32) {
         self.0.hidden.lock().unwrap().insert(split);
+    }
+    /// Reading fails, and is worth another try.
+    pub fn be_unreachable(&self, unreachable: bool) {
+        self.0.unreachable.store(unreachable, Ordering::SeqCst);
     }
     /// The next call fails for good.
     pub fn be_fatal(&self) {
@@ -288,6 +293,9 @@ struct WatchedReader(Box<dyn Reader>, Trouble);
 impl Reader for WatchedReader {
     fn read(&mut self, batch: &mut Batch, wait: Duration) -> Result<Progress> {
         self.1.check(syncline::ErrorKind::Read)?;
+        if self.1.0.unreachable.load(Ordering::SeqCst) {
+            return Err(Error::new(syncline::ErrorKind::Connect, "nobody answers").retryable());
+        }
         let progress = self.0.read(batch, wait)?;
         if self.1.0.behind.load(Ordering::SeqCst) {
             for (_, evidence) in batch.evidence.iter_mut().filter(|(_, evidence)| *evidence == Evidence::CaughtUp) {
