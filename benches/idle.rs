@@ -37,11 +37,12 @@ const SETTLE: Duration = Duration::from_secs(2);
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [child, broker, waiting, seconds] = &args[..]
-        && child == CHILD {
-            let number = |text: &str| text.parse().expect("a number");
-            println!("{}", child_cpu(broker, number(waiting) as usize, number(seconds)).as_secs_f64());
-            return ExitCode::SUCCESS;
-        }
+        && child == CHILD
+    {
+        let number = |text: &str| text.parse().expect("a number");
+        println!("{}", child_cpu(broker, number(waiting) as usize, number(seconds)).as_secs_f64());
+        return ExitCode::SUCCESS;
+    }
     let smoke = args.iter().any(|arg| arg == "--smoke");
     let seconds: u64 = if smoke { 1 } else { 60 };
     println!("idle: {}", machine());

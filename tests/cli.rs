@@ -73,3 +73,27 @@ fn timely_reads_what_we_pass_on() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn the_log_has_the_actions_of_the_original_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |key: u64, time: u64| format!("{{\"k\":\"key-{key}\",\"t\":{time}}}\n");
+    let (one, two) = (line(1, 1_000) + &line(2, 1_000) + &line(2, 1_001), line(1, 1_000) + &line(1, 1_001));
+    std::fs::write(folder.path().join("one.jsonl"), one).unwrap();
+    std::fs::write(folder.path().join("two.jsonl"), two).unwrap();
+    let arguments = format!(
+        "sync -b file:{0} --topic_one one --topic_two two --topic_one_keys k --topic_two_keys k -o sync --window_time 1 \
+         --delay_topic delay --enable_delay true --timestamp_field t --until end --output_brokers file:{0}/out",
+        folder.path().display()
+    );
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_syncline"));
+    let output = command.args(arguments.split(' ')).env("SYNCLINE_LOG", "trace").output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    for (action, key) in [("INCOMING", 1), ("JOIN", 1), ("DUPLICATE-OVERRIDE", 2), ("DELAY", 2)] {
+        let fields = [format!("action=\"{action}\""), format!("key=key-{key}")];
+        let found = log.lines().any(|line| fields.iter().all(|field| line.contains(field)));
+        assert!(found, "{fields:?} in\n{log}");
+    }
+    assert_eq!(log.matches("action=\"INCOMING\"").count(), 5);
+}

@@ -121,15 +121,16 @@ impl Join {
         while self.timers.peek().is_some_and(|Reverse((due, _))| *due <= now) {
             let Some(Reverse((due, key))) = self.timers.pop() else { return };
             if let Some(State::Waiting { side, time, line }) = self.states.get(&key)
-                && time + self.window == due {
-                    let out = &mut self.delayed;
-                    let (missing, present) = if *side == 0 { ("two", "one") } else { ("one", "two") };
-                    out.write_all(b"{\"key\":").expect(WRITES);
-                    serde_json::to_writer(&mut *out, &key).expect(WRITES);
-                    write!(out, ",\"error\":\"Missing information from {missing}.\",\"{present}\":").expect(WRITES);
-                    out.write_all(line).expect(WRITES);
-                    out.write_all(b"}\n").expect(WRITES);
-                }
+                && time + self.window == due
+            {
+                let out = &mut self.delayed;
+                let (missing, present) = if *side == 0 { ("two", "one") } else { ("one", "two") };
+                out.write_all(b"{\"key\":").expect(WRITES);
+                serde_json::to_writer(&mut *out, &key).expect(WRITES);
+                write!(out, ",\"error\":\"Missing information from {missing}.\",\"{present}\":").expect(WRITES);
+                out.write_all(line).expect(WRITES);
+                out.write_all(b"}\n").expect(WRITES);
+            }
         }
     }
 }

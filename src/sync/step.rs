@@ -209,7 +209,8 @@ impl Rules {
         since.saturating_add(self.remember).min(MAX_TIME)
     }
 
-    fn loses(&self) -> Reason {
+    /// Why a record is dropped if another one of its side counts.
+    pub(crate) fn loses(&self) -> Reason {
         match self.duplicates {
             Duplicates::Last => Reason::Overridden,
             Duplicates::First => Reason::Duplicate,

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use super::batch::{Found, StateBatch, Update};
 use super::card::Card;
 use super::counts::Counts;
-use super::key::KeyHash;
+use super::key::{Key, KeyHash};
 use super::options::{AtEnd, Options};
 use super::record::{Output, Payload, Record};
 use super::state::{MAX_TIME, Phase, State};
@@ -343,8 +343,14 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
         let (card, held) = open.map_or((None, None), |Open { card, held }| (Some(card), Some(held)));
         let mut arrivals = Arrivals { order: &self.order[range], records: self.records, key: None };
         let epoch = self.store.ages.current();
+        let loses = self.rules.loses();
+        let before = self.counts.dropped(loses);
         let next = self.rules.step(held, &mut arrivals, self.clock, epoch, &mut self.counts);
-        let key = arrivals.key;
+        let (key, dropped) = (arrivals.key, self.counts.dropped(loses) - before);
+        if dropped > 0 {
+            let action = if loses == Reason::Overridden { "DUPLICATE-OVERRIDE" } else { "DUPLICATE" };
+            tracing::trace!(action, records = dropped, key = key.as_ref().map(tracing::field::display));
+        }
         let mut card = match (card, &key) {
             (Some(card), _) => card,
             (None, Some(key)) => Card::new(self.rules.sides, key),
@@ -396,6 +402,8 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
             let reason = if old.phase() == Phase::Joined { Reason::Duplicate } else { Reason::Late };
             self.counts.drop_records(reason, arrived as u64);
             self.store.add_dropped(old, arrived);
+            let action = if reason == Reason::Duplicate { "DUPLICATE" } else { "LATE" };
+            tracing::trace!(action, records = arrived, key = %Key::new(Bytes::copy_from_slice(self.store.key_bytes(old))));
         }
         if old.deadline() >= self.clock {
             return Some(old);

@@ -128,10 +128,11 @@ pub fn synchronize_topics<'s>(
         return Err(Error::new(ErrorKind::Config, text));
     }
     let mut records: Option<Stream<'s, Epoch, Vec<Record<Bytes>>>> = None;
-    for (side, (_, input)) in sides.iter().enumerate() {
-        let side = side as u8; // at most MAX_SIDES
+    for (side, (name, input)) in sides.iter().enumerate() {
+        let (side, name) = (side as u8, name.clone()); // at most MAX_SIDES
         let stream = flow.read(input)?.map(move |arrived| {
             let Arrived { split, offset, timestamp, base, data: Keyed { key, value } } = arrived;
+            tracing::trace!(action = "INCOMING", topic = name, %key, timestamp);
             Record { key, side, split, offset, timestamp, base, payload: value }
         });
         records = Some(match records {
@@ -221,7 +222,7 @@ fn document<'a>(buffer: &mut BytesMut, key: &Key, entries: impl Iterator<Item = 
     OutputRecord { key, value, timestamp: entries.map(|entry| entry.timestamp).max(), headers: vec![] }
 }
 
-/// The log lines of the original job, for dashboards that read them.
+/// The actions of the original job's log, for dashboards that read them: these, and at level trace what comes in and is dropped.
 fn log(output: &Output<Bytes>) {
     match output {
         Output::Joined { key, late, .. } => tracing::debug!(action = "JOIN", %key, late),
