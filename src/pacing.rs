@@ -38,7 +38,7 @@ impl Default for Pacing {
             max_in_flight: 2,
             max_bytes: 8 << 20,
             max_records: 32_768,
-            max_undurable_bytes: 64 << 20,
+            max_undurable_bytes: 16 << 20,
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position,
 use crate::split_time::Now;
 
 /// Batches that wait for the worker. More: more memory and older evidence; fewer: the reader waits for the worker more often.
-const CHANNEL_BATCHES: usize = 8;
+const CHANNEL_BATCHES: usize = 4;
 
 /// How long one read may wait for a message: the time in which a reader notices that it should stop.
 const READ_WAIT: Duration = Duration::from_millis(100);

@@ -426,9 +426,11 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
     /// The end of all input: every key that waits is delayed, and everything is forgotten.
     fn retire_all(&mut self, due: &mut Vec<(KeyHash, State)>) {
         due.clear();
+        due.reserve_exact(self.store.keys()); // all that a worker knows: it is not to be there twice
         self.wheel.take_all(|deadline, ticket| due.extend(self.store.due(deadline, ticket)));
         due.sort_unstable();
         due.dedup();
+        self.updates.reserve_exact(due.len());
         for &(hash, state) in due.iter() {
             self.change(hash, Some(state), None);
             if state.is_finished() {

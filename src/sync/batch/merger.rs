@@ -91,7 +91,9 @@ impl Merger<StateBatch> for StateMerger {
         if self.updates.is_empty() {
             return None;
         }
-        self.updates.shrink_to_fit();
+        if self.updates.len() < self.updates.capacity() / 2 {
+            self.updates.shrink_to_fit(); // else not: it copies, and the memory behind the end was never touched
+        }
         self.index.finish();
         let times = match (self.same, self.times.first()) {
             (Some(time), _) => Times::Same(time),
