@@ -1,6 +1,7 @@
 //! The synchronization alone, on records that are decoded already, against a hand-written operator on a hash map.
 //!
-//! `cargo bench --bench join` (about 10 minutes); `-- --smoke` checks in a second that both give the same.
+//! `cargo bench --bench join` (about 10 minutes); `-- --smoke` checks in a second that both give the same; `-- --profile` runs
+//! ours alone, for a profiler.
 //!
 //! Both run in the same harness and get the same records; only their own CPU time counts. What should be fast: large epochs.
 //! There the operator sorts what a hash map looks up in random order. What should not: small epochs, where timely's and the
@@ -30,6 +31,11 @@ const BASE: Load = Load { sides: 2, epoch: 10_000, records: 2_500_000, live: 1_0
 fn main() -> ExitCode {
     if std::env::args().any(|arg| arg == "--smoke") {
         smoke();
+        return ExitCode::SUCCESS;
+    }
+    if std::env::args().any(|arg| arg == "--profile") {
+        let ran = run(Kind::Ours, Load { live: 100_000, ..BASE });
+        println!("ours alone: {} records/CPU-s", short(ran.per_cpu_second()));
         return ExitCode::SUCCESS;
     }
     println!("join: {}", machine());
