@@ -87,6 +87,10 @@ fn main() {
 #[cfg(all(feature = "abomonation", not(debug_assertions)))]
 #[allow(unsafe_code)] // that it needs it is what is shown here
 mod unsound {
+    #![allow(deprecated)] // the derive crate would be one dependency more for the same code
+
+    use abomonation::Abomonation;
+
     use super::*;
 
     /// The same record with buffers of its own: shared ones cannot be cast back.

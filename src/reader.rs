@@ -28,7 +28,7 @@ use crate::split_time::Now;
 const CHANNEL_BATCHES: usize = 4;
 
 /// How long one read may wait for a message: the time in which a reader notices that it should stop.
-const READ_WAIT: Duration = Duration::from_millis(100);
+const READ_WAIT: Duration = Duration::from_millis(250);
 
 /// Where an input ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
