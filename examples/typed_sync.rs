@@ -18,7 +18,7 @@ use syncline::timely::dataflow::operators::Concat;
 use syncline::timely::dataflow::operators::vec::{Map, Partition};
 use syncline::{Job, OutputRecord, Result};
 
-/// One record of any side, as far as we care.
+/// One record of any side, as far as we care. It is read from JSON alone: its parts travel between workers, it does not.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Event {
     seq: u64,
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
             let mut keys = Key::builder();
             sides.push(flow.read(input)?.map(move |arrived| {
                 keys.text(&arrived.data.order);
-                Record::new(keys.build(), side as u8, arrived.map(Value))
+                Record::new(keys.build(), side as u8, arrived.map(|event| Value(event.seq)))
             }));
         }
         let records = sides.into_iter().reduce(|all, side| all.concat(side)).expect("there are three");

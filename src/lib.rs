@@ -1,7 +1,40 @@
-//! syncline: stream synchronization.
+//! Stream synchronization: brings messages from brokers into timely and differential dataflow, joins topics of several brokers on
+//! a key, and writes the results to brokers and files.
 //!
-//! Brings messages from brokers into timely and differential dataflow, joins topics of several brokers on a key, and writes the
-//! results to brokers and files.
+//! ```text
+//!  broker --Reader thread--> bounded channel --> input --> [your dataflow | sync job] --> output --> Writer thread --> broker/file
+//!     ^                          (epochs)       capability            |                      |
+//!     |                                                            checkpoint <--------------+
+//!     +------------- Committer <------ ledger <------ one bound: "every epoch below b is durable and published" <-- frontier
+//! ```
+//!
+//! Data goes forward by value through bounded channels; one value comes back: the bound. An [`Epoch`](epoch::Epoch) is timely's
+//! timestamp and the unit of everything that is made durable, published and committed, in this order. No contract of a broker
+//! is ever called on a timely worker's thread.
+//!
+//! # Where to begin
+//!
+//! - [`Job`]: sources, a dataflow of your own, sinks; under timely's options, in one process or in many.
+//! - [`sync::synchronize`]: the join with deadlines, as an operator on any records; [`sync::topics`]: the whole job on JSON.
+//! - [`source`], [`sink`], [`checkpoint`]: the contracts, for brokers and stores of your own; `conformance` (a feature) has each
+//!   promise as a function.
+//! - [`split_time`]: what the job's clock promises.
+//!
+//! # Guarantees
+//!
+//! At least once, with every record accounted for: offsets are committed only below the oldest record that still waits, so that
+//! a crash loses nothing. The store that exists today, [`checkpoint::NullStore`], keeps nothing.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `kafka` | [Apache Kafka](https://kafka.apache.org), through librdkafka built from source: needs a C compiler and make |
+//! | `mimalloc` (default) | the allocator of the binary; library users choose their own |
+//! | `conformance` | the suite of promises for adapters |
+//! | `abomonation` | a comparison in the codec bench; unsound, never used by the library |
+//!
+//! `timely` and `differential_dataflow` are re-exported in the versions that the API is made of.
 
 #![deny(unsafe_code)]
 

@@ -21,7 +21,8 @@ use crate::split_time::{Now, SplitTime, TimeMode};
 /// An input handle of vectors.
 pub(crate) type Handle<D> = InputHandle<Epoch, CapacityContainerBuilder<Vec<D>>>;
 
-/// What may travel between workers.
+/// What may travel between workers. Between processes it does so in timely's form, bincode: a type whose `Deserialize` asks the
+/// format what comes (`serde_json::Value`, untagged enums, flattened fields) may be read from JSON, but must not be exchanged.
 pub trait Data: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {}
 impl<T: Clone + Serialize + DeserializeOwned + Send + Sync + 'static> Data for T {}
 

@@ -10,7 +10,7 @@ use super::key::Key;
 use crate::dataflow::Arrived;
 use crate::message::{Offset, SplitId};
 
-/// What records carry through the synchronization, unseen.
+/// What records carry through the synchronization, unseen. It travels between processes, see [`Data`](crate::dataflow::Data).
 pub trait Payload: Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Gives up buffers shared with other payloads. Called once, when the record starts to wait for other sides.
     fn detach(&mut self);
