@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// Wakes whoever waits.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -19,6 +19,21 @@ struct Inner {
 /// A handle to a running job, shared by all its threads in this process.
 #[derive(Clone, Default)]
 pub struct Control(Arc<Inner>);
+
+/// See [`Control::alarm`].
+pub(crate) struct Alarm {
+    who: String,
+    control: Control,
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let text = format!("{} panicked; its message is on standard error", self.who);
+            self.control.fail(Error::new(ErrorKind::Cluster, text));
+        }
+    }
+}
 
 impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -68,6 +83,11 @@ impl Control {
     /// Takes the first failure.
     pub(crate) fn take_failure(&self) -> Option<Error> {
         lock(&self.0.failure).take()
+    }
+
+    /// A guard that ends the job if its thread panics: nobody else would notice.
+    pub(crate) fn alarm(&self, who: String) -> Alarm {
+        Alarm { who, control: self.clone() }
     }
 
     /// Registers somebody to be woken by a stop or a failure.

@@ -75,6 +75,28 @@ impl Ledger {
         moved
     }
 
+    /// Keeps the ledger small while commits are held back for long: puts bindings of neighbouring epochs together, into the
+    /// later one, so that at most about `most` remain. Commits are never too early by it; what a checkpoint between them would
+    /// have to store is no longer known, so it is for jobs that store nothing.
+    pub fn thin(&mut self, most: usize) {
+        if self.bindings.len() <= most {
+            return;
+        }
+        let open = self.bindings.split_off(&self.closed);
+        let mut closed = std::mem::take(&mut self.bindings).into_iter();
+        while let Some((epoch, mut offsets)) = closed.next() {
+            let epoch = match closed.next() {
+                Some((later, more)) => {
+                    offsets.extend(more);
+                    later
+                }
+                None => epoch,
+            };
+            self.bindings.insert(epoch, offsets);
+        }
+        self.bindings.extend(open);
+    }
+
     /// Forgets a split that is read no more.
     pub fn remove(&mut self, split: SplitId) {
         self.done.remove(&split);
@@ -133,6 +155,26 @@ mod tests {
             prop_assert_eq!(ledger.retire(epoch + 1), at(&all, retired, epoch + 1));
             prop_assert_eq!(ledger.num_bindings(), 0);
         }
+    }
+
+    #[test]
+    fn a_thin_ledger_commits_the_same_in_the_end_and_never_too_early() {
+        let (mut whole, mut thin) = (Ledger::new(), Ledger::new());
+        for epoch in 1..=1_000 {
+            for ledger in [&mut whole, &mut thin] {
+                ledger.record(epoch, split(epoch as u32 % 3), Offset(epoch));
+                ledger.close(epoch);
+            }
+            thin.thin(16);
+            assert!(thin.num_bindings() <= 17);
+        }
+        let (mut early, mut late) = (Offsets::new(), Offsets::new());
+        for bound in [100, 333, 998, 1_001] {
+            early.extend(whole.retire(bound));
+            late.extend(thin.retire(bound));
+            assert!(late.iter().all(|(split, offset)| early[split] >= *offset));
+        }
+        assert_eq!((early, thin.num_bindings()), (late, 0));
     }
 
     #[test]

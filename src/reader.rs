@@ -136,6 +136,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
         let mut source = (self.new_source)()?;
         let found = self.persist(|| source.splits())?;
         check_splits(&self.name, &found)?;
+        self.check_any(&found)?;
         let mine: Vec<Split> = found.iter().filter(|split| self.is_mine(split)).cloned().collect();
         let Some(mut assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start))? else {
             return Ok(());
@@ -179,6 +180,21 @@ impl<T: Send + 'static> ReaderSpec<T> {
             &self.control,
             Arc::clone(&self.status),
         )?);
+        Ok(())
+    }
+
+    /// A topic of which there is nothing is mostly one whose name is wrong.
+    fn check_any(&self, found: &[Split]) -> Result<()> {
+        match (found.is_empty(), self.until) {
+            (false, _) => {}
+            (true, Until::Never) => {
+                tracing::warn!(source = self.name, "there is nothing to read yet: no split was found")
+            }
+            (true, _) => {
+                let text = format!("source \"{}\" has no split to read: is its topic named rightly?", self.name);
+                return Err(Error::new(ErrorKind::NotFound, text));
+            }
+        }
         Ok(())
     }
 
@@ -390,16 +406,7 @@ pub(crate) fn spawn_thread(
     control: &Control,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>> {
-    struct Alarm(String, Control);
-    impl Drop for Alarm {
-        fn drop(&mut self) {
-            if thread::panicking() {
-                let text = format!("thread \"{}\" panicked; its message is on standard error", self.0);
-                self.1.fail(Error::new(ErrorKind::Cluster, text));
-            }
-        }
-    }
-    let alarm = Alarm(name.clone(), control.clone());
+    let alarm = control.alarm(format!("thread \"{name}\""));
     let failed = format!("thread \"{name}\" cannot be started");
     let guarded = move || {
         let _alarm = alarm;

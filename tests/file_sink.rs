@@ -65,8 +65,8 @@ impl Disk for FaultyDisk {
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         LocalDisk.create_new(path, contents)
     }
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        LocalDisk.read(path)
+    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
+        LocalDisk.read_from(path, position)
     }
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
         LocalDisk.list(folder)

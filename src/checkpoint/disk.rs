@@ -1,12 +1,15 @@
 //! All input and output of files that must survive: one trait, so that tests can put a disk below it that tears, reorders and fails.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// A file that is appended to.
 pub trait DiskFile: Send {
     /// Appends all of these bytes, or fails having appended some of them.
+    ///
+    /// [`io::ErrorKind::InvalidData`] if somebody else has changed, replaced or removed the file.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Returns when everything appended is durable.
     fn sync(&mut self) -> io::Result<()>;
@@ -17,11 +20,13 @@ pub trait DiskFile: Send {
 /// A file system as far as logs, manifests and the file sink need one.
 pub trait Disk: Send + Sync {
     /// Opens a file to append to it, and makes it if it is not there. Returns its length too.
+    ///
+    /// Nobody else may have it open in this way: [`io::ErrorKind::WouldBlock`].
     fn open_append(&self, path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)>;
     /// Makes a file with these contents, durable, unless there is one: then [`io::ErrorKind::AlreadyExists`].
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
-    /// Reads a whole file.
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// Reads a file from a position to its end.
+    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>>;
     /// The names of the files in a folder, sorted.
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
     /// Removes a file.
@@ -36,34 +41,66 @@ pub trait Disk: Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalDisk;
 
-struct LocalFile(File);
+struct LocalFile {
+    file: File,
+    path: PathBuf,
+    /// The length that we have given it.
+    len: u64,
+}
+
+impl LocalFile {
+    /// Whether the file is still the one behind its name, and as long as we left it.
+    fn check(&self) -> io::Result<()> {
+        let (open, named) = (self.file.metadata()?, fs::metadata(&self.path));
+        let same = named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino()));
+        let problem = match (same, open.len() == self.len) {
+            (true, true) => return Ok(()),
+            (false, _) => "it was replaced or removed while it was written".to_owned(),
+            (true, false) => {
+                format!("it has {} bytes where {} were written: somebody else changed it", open.len(), self.len)
+            }
+        };
+        Err(io::Error::new(io::ErrorKind::InvalidData, problem))
+    }
+}
 
 impl DiskFile for LocalFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all(bytes)
+        self.check()?;
+        let written = self.file.write_all(bytes);
+        self.len = match written {
+            Ok(()) => self.len + bytes.len() as u64,
+            Err(_) => self.file.metadata()?.len(),
+        };
+        written
     }
     fn sync(&mut self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
     fn truncate(&mut self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)?;
-        self.0.seek(SeekFrom::Start(len)).map(drop)
+        self.file.set_len(len)?;
+        self.len = len;
+        Ok(())
     }
 }
 
 impl Disk for LocalDisk {
     fn open_append(&self, path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)> {
-        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-        let len = file.seek(SeekFrom::End(0))?;
-        Ok((Box::new(LocalFile(file)), len))
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        let len = file.metadata()?.len();
+        Ok((Box::new(LocalFile { file, path: path.to_owned(), len }), len))
     }
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         let mut file = OpenOptions::new().create_new(true).write(true).open(path)?;
         file.write_all(contents)?;
         file.sync_all()
     }
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
+    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(position))?;
+        let mut bytes = vec![];
+        file.read_to_end(&mut bytes).map(|_| bytes)
     }
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
         let mut names = vec![];
@@ -101,8 +138,13 @@ mod tests {
         file.truncate(5).unwrap();
         file.append(b"!").unwrap();
         file.sync().unwrap();
-        assert_eq!(disk.open_append(&path).unwrap().1, 6);
-        assert_eq!(disk.read(&path).unwrap(), b"hello!");
+        assert_eq!(disk.open_append(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(disk.read_from(&path, 0).unwrap(), b"hello!");
+        assert_eq!(disk.read_from(&path, 4).unwrap(), b"o!");
+        fs::write(&path, b"somebody else").unwrap();
+        assert_eq!(file.append(b"?").unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(file);
+        assert_eq!(disk.open_append(&path).unwrap().1, 13);
         let error = disk.create_new(&path, b"").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(disk.list(folder.path()).unwrap(), ["a"]);

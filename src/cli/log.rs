@@ -30,6 +30,7 @@ pub fn start() -> Result<(), Problem> {
         .with_env_filter(filter)
         .with_target(false)
         .with_ansi(terminal)
+        .log_internal_errors(false) // it would panic on a standard error that is gone
         .with_writer(Stderr { terminal });
     // An embedding program that has set its own subscriber keeps it.
     let _ = subscriber.try_init();
@@ -50,7 +51,7 @@ struct Stderr {
 }
 
 impl<'a> MakeWriter<'a> for Stderr {
-    type Writer = std::io::StderrLock<'a>;
+    type Writer = Best<std::io::StderrLock<'a>>;
 
     fn make_writer(&'a self) -> Self::Writer {
         let mut stderr = std::io::stderr().lock();
@@ -58,7 +59,21 @@ impl<'a> MakeWriter<'a> for Stderr {
             // A terminal that is gone shows nothing anyway.
             let _ = stderr.write_all(super::progress::CLEAR.as_bytes());
         }
-        stderr
+        Best(stderr)
+    }
+}
+
+/// Writes as far as it can: nobody is left to be told that a log is gone, and the job goes on.
+struct Best<W>(W);
+
+impl<W: Write> Write for Best<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = self.0.write_all(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
     }
 }
 

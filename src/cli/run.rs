@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -59,11 +60,15 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
         job = job.max_records(records);
     }
     let tally = Arc::new(Tally::default());
-    handle_signals(job.control(), Arc::clone(&tally))?;
+    let started = Arc::new(AtomicBool::new(false));
+    handle_signals(job.control(), Arc::clone(&tally), Arc::clone(&started))?;
     let leads = config.workers.process == 0;
     let progress = leads.then(|| Progress::start(&job, Arc::clone(&tally), clock)).flatten();
     let counted = Arc::clone(&tally);
-    let result = job.run(timely, move |flow| synchronize_topics(flow, &sides, &options, &outputs, &counted));
+    let result = job.run(timely, move |flow| {
+        started.store(true, Ordering::SeqCst);
+        synchronize_topics(flow, &sides, &options, &outputs, &counted)
+    });
     if let Some(progress) = progress {
         progress.stop();
     }
@@ -126,29 +131,37 @@ fn clock() -> Result<Arc<dyn Clock>> {
 }
 
 /// The first signal stops the job, the second ends the process; SIGUSR1 prints the conservation line.
-fn handle_signals(control: Control, tally: Arc<Tally>) -> Result<()> {
+fn handle_signals(control: Control, tally: Arc<Tally>, started: Arc<AtomicBool>) -> Result<()> {
     let failed = |error| Error::new(ErrorKind::Cluster, "signals cannot be handled").with_source(error);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(failed)?;
     thread::spawn(move || {
         for signal in signals.forever() {
             if signal == SIGUSR1 {
-                eprintln!("{}", conservation(&tally));
+                say(&conservation(&tally).to_string());
             } else if control.is_stopping() {
                 std::process::exit(i32::from(super::FAILED));
             } else {
-                tracing::info!("stopping: nothing more is read, what was read is published and committed");
                 control.stop();
+                tracing::info!("stopping: nothing more is read, what was read is published and committed");
+                if !started.load(Ordering::SeqCst) {
+                    std::process::exit(i32::from(super::DONE)); // other processes have not come: nothing was read
+                }
                 thread::spawn(|| {
                     thread::sleep(STOP_WITHIN);
-                    eprintln!(
+                    say(&format!(
                         "syncline: the job did not stop within {STOP_WITHIN:?}; what was not committed comes again"
-                    );
+                    ));
                     std::process::exit(i32::from(super::FAILED));
                 });
             }
         }
     });
     Ok(())
+}
+
+/// Prints a line on standard error, if it is still there.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn conservation(tally: &Tally) -> Conservation {
@@ -210,9 +223,9 @@ impl Progress {
                     backlog: None,
                     rate,
                 };
-                eprint!("{}", line.line());
+                let _ = write!(std::io::stderr(), "{}", line.line());
             }
-            eprint!("{}", super::progress::CLEAR);
+            let _ = write!(std::io::stderr(), "{}", super::progress::CLEAR);
         });
         Some(Progress { stop, thread })
     }

@@ -88,7 +88,15 @@ impl Reader<'_> {
         let clock = self.clock();
         let (on_null, on_bad_record) = self.policies(dead_letter_topic.is_some());
         let group = format!("fasten.{}.{}.sync", inputs[0].topic, inputs[1].topic);
-        let (backend_folder, warnings) = self.state();
+        let (backend_folder, mut warnings) = self.state();
+        let at_end = self.choice("at_end", &[("delay", AtEnd::Delay), ("keep", AtEnd::Keep)]);
+        if at_end == AtEnd::Keep {
+            let what = "--at_end keep: this version keeps no state; records that wait at the end are read again only where their \
+                        offsets are not committed";
+            warnings.push(what.to_owned());
+        }
+        let (start, until) = (self.start(), self.until());
+        self.times_of_files(&inputs, timestamp_field.is_some(), clock, &start, until);
         let kafka = properties::read(self, outside.env);
         let kafka_used =
             inputs.iter().map(|input| &input.broker).chain([&output_broker]).any(|url| brokers::is_kafka(url));
@@ -105,7 +113,7 @@ impl Reader<'_> {
             max_wait,
             duplicates: self.choice("duplicates", &[("last", Duplicates::Last), ("first", Duplicates::First)]),
             late: self.choice("late", &[("join", Late::Join), ("drop", Late::Drop)]),
-            at_end: self.choice("at_end", &[("delay", AtEnd::Delay), ("keep", AtEnd::Keep)]),
+            at_end,
             key_types: self.choice("key_types", &[("typed", KeyTypes::Typed), ("text", KeyTypes::Text)]),
             timestamp_field,
             clock,
@@ -113,8 +121,8 @@ impl Reader<'_> {
             on_null,
             on_bad_record,
             max_state_bytes: self.read("max_state", units::bytes),
-            start: self.start(),
-            until: self.until(),
+            start,
+            until,
             group: self.text("group").unwrap_or(group),
             max_records: self.max_records(),
             kafka,
@@ -334,6 +342,29 @@ impl Reader<'_> {
             Ok(_) | Err::<i64, _>(_) => Err("write -1 for all, or a number from 1".to_owned()),
         });
         max.flatten()
+    }
+
+    /// Files say no times of their messages: what needs them is refused before anything is read.
+    fn times_of_files(&mut self, inputs: &[Input], has_field: bool, clock: ClockMode, start: &Position, until: Until) {
+        let Some(file) = inputs.iter().find(|input| input.broker.starts_with("file:")) else { return };
+        let name = &file.name;
+        if matches!(clock, ClockMode::Event { .. }) && !has_field {
+            let what =
+                format!("--clock event, and the messages of \"{name}\" have no times of their own: they are in files");
+            self.problem(what, "add --timestamp_field PATH, or leave --clock event out");
+        }
+        let times = [
+            ("start", matches!(start, Position::Timestamp(_)), "committed, earliest or latest"),
+            ("until", matches!(until, Until::Timestamp(_)), "end or never"),
+        ];
+        for (flag, is_time, fix) in times {
+            if is_time {
+                let what = format!(
+                    "--{flag} with a time, and the messages of \"{name}\" have none of their own: they are in files"
+                );
+                self.problem(what, format!("write --{flag} {fix}"));
+            }
+        }
     }
 
     /// FASTEN's options for durable state: accepted, so that its command lines run, and never in silence.

@@ -120,7 +120,7 @@ pub const FLAGS: &[Flag] = &[
     flag(Policies, "at_end", "delay|keep", "delay", "what becomes of waiting records when all inputs have ended"),
     flag(Policies, "on_null", "skip|dead_letter", "skip", "what becomes of messages without a value"),
     flag(Policies, "on_bad_record", "fail|dead_letter|skip", "dead_letter if there is a --dead_letter_topic, else fail", "what becomes of records without a usable key or timestamp"),
-    flag(Policies, "max_state", "BYTES", "no limit", "the job stops reading, and then ends with a text, before its state is larger: 512MiB, 2GiB"),
+    flag(Policies, "max_state", "BYTES", "no limit", "a worker whose state is larger stops reading, and then the job ends with a text: 512MiB, 2GiB; looked at between epochs of up to 8 MiB"),
 
     flag(Positions, "start", "committed|earliest|latest|TIME", "committed", "where to start; committed is earliest where nothing is committed"),
     flag(Positions, "until", "never|end|TIME", "never", "when to end; end: where the topics end at the start"),

@@ -74,6 +74,18 @@ fn hostfile(reader: &mut Reader<'_>, processes: usize) {
             let what = format!("hostfile \"{file}\" has {} lines for {processes} processes (-n)", text.lines().count());
             reader.problem(what, "it needs the address of each process, host:port, one a line");
         }
-        Ok(_) => {}
+        Ok(text) => {
+            for (index, line) in text.lines().enumerate().take(processes) {
+                let port = line
+                    .trim()
+                    .rsplit_once(':')
+                    .filter(|(host, _)| !host.is_empty())
+                    .map(|(_, port)| port.parse::<u16>());
+                if !matches!(port, Some(Ok(_))) {
+                    let what = format!("hostfile \"{file}\", line {}: \"{line}\" is no address", index + 1);
+                    reader.problem(what, "write host:port, such as 10.0.0.1:2101");
+                }
+            }
+        }
     }
 }

@@ -253,5 +253,8 @@ impl Driver {
             }
             self.status.follow(self.heard.time.get(), bound);
         }
+        if !self.waiting.is_empty() {
+            self.intakes.borrow_mut().iter_mut().for_each(|intake| intake.thin()); // there are such only where nothing is stored
+        }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) trait Intake {
     fn offsets_at(&self, bound: Epoch) -> Offsets;
     /// Everything below the bound is done.
     fn retire(&mut self, bound: Epoch);
+    /// Keeps little of what waits to be retired, where commits are held back and nothing is stored.
+    fn thin(&mut self);
     /// Commits what is to be committed, and ends; waits no longer than told.
     fn finish(self: Box<Self>, longest: Duration) -> bool;
 }
@@ -271,6 +273,12 @@ impl<T: Data> Intake for TypedIntake<T> {
         if let Some(committer) = &self.committer {
             committer.commit(Done { offsets, rejected });
         }
+    }
+
+    fn thin(&mut self) {
+        /// Bindings that are kept: more let commits follow more closely, fewer take less memory.
+        const MOST: usize = 1_024;
+        self.ledger.thin(MOST);
     }
 
     fn finish(self: Box<Self>, longest: Duration) -> bool {

@@ -63,11 +63,20 @@ impl FileSink {
         for name in &context.entities {
             let path = self.folder.join(format!("{name}-w{}.jsonl", context.slot.0));
             let opened = self.disk.open_append(&path);
-            let (file, published) = opened.map_err(|error| {
-                Error::new(ErrorKind::Write, format!("file {path:?} cannot be opened to be appended to"))
-                    .with_source(error)
+            let (file, length) = opened.map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    let text =
+                        format!("file {path:?} is written by another job: give this one another folder or output");
+                    Error::new(ErrorKind::Write, text)
+                }
+                _ => {
+                    let text = format!("file {path:?} cannot be opened to be appended to");
+                    Error::new(ErrorKind::Write, text).with_source(error)
+                }
             })?;
-            files.push(OutputFile { path, file, published, clean: true });
+            let mut file = OutputFile { path, file, published: length, clean: true };
+            file.cut_torn_line(&*self.disk)?;
+            files.push(file);
         }
         if context.outbox {
             self.disk.sync_folder(&self.folder).map_err(failed)?;
@@ -115,6 +124,22 @@ impl OutputFile {
         Ok(written)
     }
 
+    /// A line without its end was torn by a crash: it was not published, and will be written again.
+    fn cut_torn_line(&mut self, disk: &dyn Disk) -> Result<()> {
+        let mut from = self.published;
+        while from > 0 {
+            from = from.saturating_sub(BLOCK as u64);
+            let tail = disk.read_from(&self.path, from).map_err(|error| self.failed("read", error))?;
+            let whole = memchr::memrchr(b'\n', &tail).map_or(from, |at| from + at as u64 + 1);
+            if whole > from || from == 0 {
+                self.clean = whole == self.published;
+                self.published = whole;
+                return self.clean();
+            }
+        }
+        Ok(())
+    }
+
     /// Cuts the file back to what is published, if something else may be in it.
     fn clean(&mut self) -> Result<()> {
         if !self.clean {
@@ -126,7 +151,9 @@ impl OutputFile {
     }
 
     fn failed(&self, what: &str, error: io::Error) -> Error {
-        Error::new(ErrorKind::Write, format!("file {:?} cannot be {what}", self.path)).with_source(error).retryable()
+        let changed = error.kind() == io::ErrorKind::InvalidData;
+        let failed = Error::new(ErrorKind::Write, format!("file {:?} cannot be {what}", self.path)).with_source(error);
+        if changed { failed } else { failed.retryable() }
     }
 }
 
