@@ -114,7 +114,7 @@ mod unsound {
                 hash: [hash as u64, (hash >> 64) as u64],
                 key: record.key.bytes().to_vec(),
                 side: record.side,
-                split: record.split.to_u64(),
+                split: u64::from(record.split.number()),
                 offset: record.offset.0,
                 timestamp: record.timestamp,
                 base: record.base,
@@ -127,7 +127,7 @@ mod unsound {
         let flat: Vec<Flat> = records.iter().map(Flat::from).collect();
         let mut bytes = Vec::new();
         // Both of these are undefined behaviour as the header says; they happen to work with today's compilers.
-        let mut there = |bytes: &mut Vec<u8>| {
+        let there = |bytes: &mut Vec<u8>| {
             bytes.clear();
             // SAFETY: none is claimed.
             unsafe { abomonation::encode(&flat, bytes) }.expect("memory takes everything");

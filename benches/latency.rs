@@ -172,15 +172,23 @@ fn key_of(line: &[u8]) -> usize {
 fn memory() -> (String, Append, Follow) {
     let broker = MemoryBroker::named("latency");
     ["one", "two", "joined"].iter().for_each(|topic| broker.create_topic(topic, 1));
-    let mut reader = memory_reader(&broker);
+    let (mut reader, output) = (memory_reader(&broker), broker.clone());
     let mut batch = Batch::default();
     let follow = move |give: &mut dyn FnMut(&[u8])| {
         batch.clear();
         reader.read(&mut batch, Duration::from_millis(100)).expect("the output can be read");
         batch.messages.iter().filter_map(|message| message.value.as_deref()).for_each(give);
+        if let Some(last) = batch.messages.last() {
+            output.trim("joined", 0, last.next).expect("the topic is there");
+        }
     };
+    // Retention: a list that only grows is copied as a whole now and then, while everybody waits.
     let append = move |side: usize, lines: Vec<String>| {
-        broker.extend(["one", "two"][side], 0, lines).expect("the topic is there");
+        let topic = ["one", "two"][side];
+        broker.extend(topic, 0, lines).expect("the topic is there");
+        if let Some(done) = broker.committed(topic, 0, "") {
+            broker.trim(topic, 0, done).expect("the topic is there");
+        }
     };
     ("memory:latency".to_owned(), Box::new(append), Box::new(follow))
 }
