@@ -49,7 +49,11 @@ pub fn free_ports(count: usize) -> Vec<u16> {
 impl Cluster {
     /// Starts processes of so many workers; the wall clock of process `i` is off by `(i % 3 - 1) * skew` seconds.
     fn start(args: &[String], processes: usize, workers: usize, skew: i64) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Cluster::start_in(tempfile::tempdir().unwrap(), args, processes, workers, skew)
+    }
+
+    /// The same with outputs below a folder that is there.
+    fn start_in(dir: TempDir, args: &[String], processes: usize, workers: usize, skew: i64) -> Self {
         let hosts: String = free_ports(processes).iter().map(|port| format!("127.0.0.1:{port}\n")).collect();
         fs::write(dir.path().join("hosts"), hosts).unwrap();
         let children = (0..processes).map(|process| {
@@ -281,8 +285,8 @@ fn a_first_signal_stops_the_job() {
 }
 
 #[test]
-fn a_second_signal_ends_the_process_at_once() {
-    // The second process waits for the first one, which never says anything: so it cannot stop.
+fn a_signal_ends_a_process_that_waits_for_others() {
+    // The other process never says anything.
     let growing = Growing::new();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free_ports(1)[0];
@@ -294,9 +298,64 @@ fn a_second_signal_ends_the_process_at_once() {
     let mut cluster = Cluster::start(&args, 1, 1, 0);
     let (connection, _) = silent.accept().unwrap();
     cluster.signal(0, "TERM");
+    assert_eq!(cluster.wait(STOP_WITHIN / 2), [Some(0)]);
+    drop(connection);
+}
+
+#[test]
+fn a_second_signal_ends_the_process_at_once() {
+    // Nobody reads the pipe that the output is, so it cannot even be opened, and the job cannot stop.
+    let growing = Growing::new();
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("out/fasten.sync.out-w0.jsonl");
+    fs::create_dir(dir.path().join("out")).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut cluster = Cluster::start_in(dir, &growing.args(300), 1, 1, 0);
+    until("the job reads", DEADLINE, || cluster.text("stderr-0").contains("reading"));
+    cluster.signal(0, "TERM");
+    until("the job stops", DEADLINE, || cluster.text("stderr-0").contains("stopping"));
     cluster.signal(0, "INT");
     assert_eq!(cluster.wait(STOP_WITHIN / 2), [Some(1)]);
-    drop(connection);
+}
+
+#[test]
+fn a_standard_error_that_is_gone_stops_nothing_but_the_log() {
+    let growing = Growing::new();
+    let mut cluster = Cluster::start(&growing.args(300), 1, 2, 0);
+    cluster.signal(0, "KILL");
+    cluster.wait(DEADLINE);
+    let mut args = growing.args(300);
+    args.extend(["--output_brokers".to_owned(), format!("file:{}", cluster.dir.path().join("out").display())]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
+    command.args(&args).env("SYNCLINE_LOG", "trace").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    cluster.children = vec![command.spawn().unwrap()];
+    drop(cluster.children[0].stderr.take());
+    growing.append("one-p0", &[0]);
+    growing.append("two-p0", &[0]);
+    until("the pair is joined", DEADLINE, || cluster.lines("sync").len() == 1);
+    cluster.signal(0, "TERM");
+    assert_eq!(cluster.wait(STOP_WITHIN), [Some(0)]);
+}
+
+#[test]
+fn two_jobs_do_not_write_the_same_files() {
+    let growing = Growing::new();
+    let mut cluster = Cluster::start(&growing.args(300), 1, 1, 0);
+    growing.append("one-p0", &[0]);
+    growing.append("two-p0", &[0]);
+    until("the pair is joined", DEADLINE, || cluster.lines("sync").len() == 1);
+    let mut args = growing.args(300);
+    args.extend(["--output_brokers".to_owned(), format!("file:{}", cluster.dir.path().join("out").display())]);
+    let second = Command::new(env!("CARGO_BIN_EXE_syncline")).args(&args).output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said.contains("is written by another job"), "{said}");
+    fs::write(cluster.dir.path().join("out/fasten.sync.out-w0.jsonl"), "").unwrap();
+    growing.append("one-p0", &[1]);
+    growing.append("two-p0", &[1]);
+    assert_eq!(cluster.wait(DEADLINE), [Some(1)]);
+    let said = cluster.text("stderr-0");
+    assert!(said.contains("somebody else changed it"), "{said}");
 }
 
 #[test]

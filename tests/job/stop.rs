@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use syncline::broker::memory::{MemoryBroker, MemoryMessage};
 use syncline::codec::{Codec, Decoded, Raw, Refusal};
-use syncline::dataflow::Input;
+use syncline::dataflow::{Flow, Input};
 use syncline::message::Message;
 use syncline::pacing::Pacing;
 use syncline::reader::Until;
+use syncline::timely::dataflow::operators::vec::Map;
 use syncline::{ErrorKind, Job};
 
 use super::pair::Pair;
@@ -212,4 +213,21 @@ fn a_panic_in_a_thread_of_the_job_ends_it() {
     let input = Input::new("topic", topic, Arc::new(|| Box::new(Raw))).until(Until::End);
     Running::start(job(), 2, copy_inputs(vec![input], &sink)).join().unwrap();
     assert_eq!(broker.values("out-0").len(), 3);
+}
+
+#[test]
+fn a_panic_of_one_worker_ends_the_others() {
+    let (broker, log, quiet) = (broker(), Log::default(), Trouble::default());
+    feed(&broker, 0, 30);
+    let input = Input::new("topic", source(&broker, "topic", &log, &quiet), Arc::new(|| Box::new(Raw)));
+    let build = move |flow: &mut Flow<'_>| {
+        let worker = flow.scope().index();
+        let messages =
+            flow.read(&input)?.map(move |message| assert!(worker != 1, "this is what the test wants: {message:?}"));
+        flow.complete(messages);
+        Ok(())
+    };
+    let error = Running::start(job(), 3, build).join().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cluster);
+    assert!(error.to_string().contains("worker 1 panicked"), "{error}");
 }
