@@ -22,15 +22,24 @@ pub struct Control(Arc<Inner>);
 
 /// See [`Control::alarm`].
 pub(crate) struct Alarm {
-    who: String,
+    thread: Option<String>,
     control: Control,
 }
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let text = format!("{} panicked; its message is on standard error", self.who);
-            self.control.fail(Error::new(ErrorKind::Cluster, text));
+        if !std::thread::panicking() {
+            return;
+        }
+        match &self.thread {
+            Some(thread) => {
+                let text = format!("thread \"{thread}\" panicked; its message is on standard error");
+                self.control.fail(Error::new(ErrorKind::Cluster, text));
+            }
+            None => {
+                self.control.0.failed.store(true, Ordering::SeqCst);
+                self.control.wake();
+            }
         }
     }
 }
@@ -86,8 +95,13 @@ impl Control {
     }
 
     /// A guard that ends the job if its thread panics: nobody else would notice.
-    pub(crate) fn alarm(&self, who: String) -> Alarm {
-        Alarm { who, control: self.clone() }
+    pub(crate) fn alarm(&self, thread: String) -> Alarm {
+        Alarm { thread: Some(thread), control: self.clone() }
+    }
+
+    /// The same for a worker, whose panic is found where it is waited for: it may come of a connection that broke.
+    pub(crate) fn worker_alarm(&self) -> Alarm {
+        Alarm { thread: None, control: self.clone() }
     }
 
     /// Registers somebody to be woken by a stop or a failure.

@@ -406,7 +406,7 @@ pub(crate) fn spawn_thread(
     control: &Control,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<thread::JoinHandle<()>> {
-    let alarm = control.alarm(format!("thread \"{name}\""));
+    let alarm = control.alarm(name.clone());
     let failed = format!("thread \"{name}\" cannot be started");
     let guarded = move || {
         let _alarm = alarm;

@@ -197,6 +197,7 @@ fn damaged_bytes_are_not_published() {
     let mut writer = test.open(&["sync"], true).unwrap();
     write(&mut *writer, 1, 0, "one");
     let prepared = writer.prepare(1, 2).unwrap();
+    drop(writer);
     let mut writer = test.open(&["sync"], true).unwrap();
     let error = writer.publish(1, 2, &prepared[..prepared.len() - 1]).unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Store, false));

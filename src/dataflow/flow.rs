@@ -310,7 +310,7 @@ pub(crate) fn run_worker(
     context: &Arc<JobContext>,
     build: &dyn for<'s> Fn(&mut Flow<'s>) -> Result<()>,
 ) {
-    let _alarm = context.control.alarm(format!("worker {}", worker.index()));
+    let _alarm = context.control.worker_alarm();
     match build_worker(worker, context, build) {
         Ok(driver) => driver.run(worker),
         Err(error) => {

@@ -286,20 +286,17 @@ fn a_first_signal_stops_the_job() {
 
 #[test]
 fn a_signal_ends_a_process_that_waits_for_others() {
-    // The other process never says anything.
     let growing = Growing::new();
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free_ports(1)[0];
     let dir = tempfile::tempdir().unwrap();
     let hosts = dir.path().join("hosts");
-    fs::write(&hosts, format!("127.0.0.1:{}\n127.0.0.1:{port}\n", silent.local_addr().unwrap().port())).unwrap();
+    let ports = free_ports(2);
+    fs::write(&hosts, format!("127.0.0.1:{}\n127.0.0.1:{}\n", ports[0], ports[1])).unwrap();
     let mut args = growing.args(300);
-    args.extend(words(&format!("-n 2 -p 1 -h {}", hosts.display())));
+    args.extend(words(&format!("-n 2 -p 0 -h {}", hosts.display())));
     let mut cluster = Cluster::start(&args, 1, 1, 0);
-    let (connection, _) = silent.accept().unwrap();
+    until("it awaits the other process", DEADLINE, || std::net::TcpStream::connect(("127.0.0.1", ports[0])).is_ok());
     cluster.signal(0, "TERM");
     assert_eq!(cluster.wait(STOP_WITHIN / 2), [Some(0)]);
-    drop(connection);
 }
 
 #[test]
