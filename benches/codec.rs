@@ -23,7 +23,7 @@ use timely::dataflow::channels::ContainerBytes;
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: syncline::allocator::MiMalloc = syncline::allocator::MiMalloc;
 
 /// Records of a message, as timely sends them.
 const MESSAGE: usize = 128;
@@ -68,6 +68,8 @@ fn rate(messages: usize, mut there_and_back: impl FnMut()) -> f64 {
 }
 
 fn main() {
+    #[cfg(feature = "mimalloc")]
+    syncline::allocator::keep_freed_memory(); // as the binary does
     let smoke = std::env::args().any(|arg| arg == "--smoke");
     println!("codec: {}", machine());
     let records = records();

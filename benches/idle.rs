@@ -25,7 +25,7 @@ use syncline::sync::{KeyTypes, Options, Tally};
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: syncline::allocator::MiMalloc = syncline::allocator::MiMalloc;
 
 /// The first argument of a process that runs one job.
 const CHILD: &str = "--child";
@@ -35,6 +35,8 @@ const JOBS: [(&str, usize); 4] = [("memory", 0), ("file", 0), ("memory", 1_000),
 const SETTLE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mimalloc")]
+    syncline::allocator::keep_freed_memory(); // as the binary does
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [child, broker, waiting, seconds] = &args[..]
         && child == CHILD

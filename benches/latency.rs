@@ -31,7 +31,7 @@ use syncline::sync::{KeyTypes, Options, Tally};
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: syncline::allocator::MiMalloc = syncline::allocator::MiMalloc;
 
 /// Records a second, over both sides.
 const RATE: u64 = 20_000;
@@ -48,6 +48,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mimalloc")]
+    syncline::allocator::keep_freed_memory(); // as the binary does
     let smoke = std::env::args().any(|arg| arg == "--smoke");
     let seconds = if smoke { 1 } else { 30 };
     println!("latency: {}", machine());

@@ -63,6 +63,8 @@ pub mod control;
 pub mod job;
 pub mod observe;
 pub mod cli;
+#[cfg(feature = "mimalloc")]
+pub mod allocator;
 pub mod datasets;
 
 #[cfg(any(test, feature = "conformance"))]

@@ -6,9 +6,11 @@ use syncline::cli;
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: syncline::allocator::MiMalloc = syncline::allocator::MiMalloc;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mimalloc")]
+    syncline::allocator::keep_freed_memory();
     let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     ExitCode::from(cli::run(&args, &mut std::io::stdout(), &mut std::io::stderr()))
 }

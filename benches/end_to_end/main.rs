@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: syncline::allocator::MiMalloc = syncline::allocator::MiMalloc;
 
 /// Rounds that count.
 const ROUNDS: usize = 5;
@@ -33,6 +33,8 @@ const TOPICS: [&str; 2] = ["fasten.callgraph.out", "fasten.metadata.out"];
 const PEER: &str = "--peer";
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mimalloc")]
+    syncline::allocator::keep_freed_memory(); // as the binary does
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some(PEER) = args.first().map(String::as_str) {
         let (window, disorder) = (1000 * WINDOW_SECONDS, 1000 * DISORDER_SECONDS);

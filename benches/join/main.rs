@@ -1,12 +1,11 @@
 //! The synchronization alone, on records that are decoded already, against a hand-written operator on a hash map.
 //!
 //! `cargo bench --bench join` (about 10 minutes); `-- --smoke` checks in a second that both give the same; `-- --profile` runs
-//! ours alone, for a profiler.
+//! ours alone, for a profiler, and `-- --only 10k` (or `1k`) the first configuration (or the second).
 //!
-//! Both run in the same harness and get the same records; only their own CPU time counts. What should be fast: large epochs.
-//! There the operator sorts what a hash map looks up in random order. What should not: small epochs, where timely's and the
-//! trace's work for each epoch shows; and there is no epoch so small in a job under load. Many waiting keys cost cache
-//! misses, the map as well.
+//! Both run in the same harness and get the same records; only their own CPU time counts. The operator sorts what a hash map
+//! looks up in random order, and pays with merges of batches. What should not be fast: small epochs, where timely's and the
+//! trace's work for each epoch shows. Many waiting keys cost cache misses, the map more than the trace.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -21,7 +20,7 @@ use support::{Better, Pairs, Target, machine, median, rounds, short};
 
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: syncline::allocator::MiMalloc = syncline::allocator::MiMalloc;
 
 /// Rounds that count.
 const ROUNDS: usize = 5;
@@ -29,6 +28,8 @@ const ROUNDS: usize = 5;
 const BASE: Load = Load { sides: 2, epoch: 10_000, records: 2_500_000, live: 1_000_000, workers: 1, in_flight: 1 };
 
 fn main() -> ExitCode {
+    #[cfg(feature = "mimalloc")]
+    syncline::allocator::keep_freed_memory(); // as the binary does
     if std::env::args().any(|arg| arg == "--smoke") {
         smoke();
         return ExitCode::SUCCESS;
@@ -39,6 +40,17 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     println!("join: {}", machine());
+    if let Some(only) = std::env::args().skip_while(|arg| arg != "--only").nth(1) {
+        let load = if only == "1k" { Load { epoch: 1_000, records: 1_250_000, ..BASE } } else { BASE };
+        let mut rates = Pairs::default();
+        for round in 0..rounds(ROUNDS) {
+            let (ours, map) = both(round, load);
+            rates.a.push(ours.per_cpu_second());
+            rates.b.push(map.per_cpu_second());
+        }
+        println!("{}", rates.line("ours against the map", "records/CPU-s"));
+        return ExitCode::SUCCESS;
+    }
     let configurations = [
         ("10k-record epochs", BASE),
         ("1k-record epochs", Load { epoch: 1_000, records: 1_250_000, ..BASE }),
