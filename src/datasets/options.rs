@@ -255,7 +255,8 @@ pub(super) fn parse(args: &[String]) -> Result<(&'static dyn Shape, Options)> {
         [] => problems.push(format!("which dataset? one of {}", shape::names().join(", "))),
         [name] if shape.is_none() => {
             let close = suggestion(name, "", shape::names().into_iter());
-            problems.push(format!("dataset {name:?} is unknown{close} known are {}", shape::names().join(", ")));
+            let pause = if close.is_empty() { "; " } else { " " };
+            problems.push(format!("dataset {name:?} is unknown{close}{pause}known are {}", shape::names().join(", ")));
         }
         [_] => {}
         [_, others @ ..] => problems.push(format!("one dataset at a time: {} is too much", others.join(" "))),

@@ -21,7 +21,7 @@
 //!
 //! | event | outcome |
 //! |---|---|
-//! | it grows | its new lines are messages, found within 1 to 100 ms, a 20th of the silence before |
+//! | it grows | its new lines are messages, found within 1 to 200 ms, a 20th of the silence before |
 //! | it becomes shorter than what was read | [`ErrorKind::OffsetLost`], naming file, offset and size |
 //! | another file takes its name (rotation) | the old one is read to its end, then [`ErrorKind::OffsetLost`] |
 //! | it is removed or renamed | behind, for ten seconds, then [`ErrorKind::NotFound`] |
