@@ -56,6 +56,16 @@ fn t06_a_bad_record_may_end_the_job() {
 }
 
 #[test]
+fn a_bounded_topic_of_which_there_is_nothing_is_an_error() {
+    let mut pair = Pair::new([1, 0], WINDOW);
+    pair.until = Until::End;
+    pair.give("one", 1);
+    let error = pair.start(2).join().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("has no split to read"), "{error}");
+}
+
+#[test]
 fn t13_outputs_have_the_join_key_so_that_each_key_keeps_its_order() {
     let pair = Pair::new([1, 1], WINDOW);
     pair.broker.create_topic("joined", 4);

@@ -317,6 +317,30 @@ mod tests {
     use crate::sink::{RunNumber, Slot};
 
     #[test]
+    fn a_torn_last_line_is_cut_when_a_file_is_opened() {
+        let long = "x".repeat(3 * BLOCK);
+        for (before, after) in [
+            ("whole\ntorn".to_owned(), "whole\n".to_owned()),
+            ("whole\n".to_owned(), "whole\n".to_owned()),
+            (format!("whole\n{long}"), "whole\n".to_owned()),
+            (long.clone(), String::new()),
+            (format!("{long}\ntorn"), format!("{long}\n")),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("one-w0.jsonl");
+            std::fs::write(&path, before).unwrap();
+            let sink = FileSink::new(Arc::new(LocalDisk), folder.path().to_str().unwrap());
+            let entities = vec!["one".to_owned()];
+            let context = WriterContext { slot: Slot(0), run: RunNumber(1), entities, outbox: false };
+            let mut writer = sink.open_writer(&context).unwrap();
+            writer.write(1, Entity(0), OutputRecord::from("next")).unwrap();
+            writer.prepare(1, 2).unwrap();
+            writer.publish(1, 2, &[]).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), after + "next\n");
+        }
+    }
+
+    #[test]
     fn memory_of_a_huge_range_is_given_back() {
         let folder = tempfile::tempdir().unwrap();
         let sink = FileSink::new(Arc::new(LocalDisk), folder.path().to_str().unwrap());
