@@ -1,7 +1,8 @@
 //! Stopping a running job, and what its threads have in common: the first failure, and how to wake its workers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 
@@ -14,6 +15,8 @@ struct Inner {
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
     wakes: Mutex<Vec<Wake>>,
+    /// Signalled when the job stops or fails, with `wakes` as its mutex.
+    changed: Condvar,
 }
 
 /// A handle to a running job, shared by all its threads in this process.
@@ -109,8 +112,17 @@ impl Control {
         lock(&self.0.wakes).push(wake);
     }
 
+    /// Sleeps so long, or until the job fails, or, if it is not stopping yet, until it is asked to.
+    pub(crate) fn sleep(&self, wait: Duration) {
+        let stopping = self.is_stopping();
+        let calm = |_: &mut Vec<Wake>| !self.has_failed() && self.is_stopping() == stopping;
+        drop(self.0.changed.wait_timeout_while(lock(&self.0.wakes), wait, calm));
+    }
+
     fn wake(&self) {
-        for wake in lock(&self.0.wakes).iter() {
+        let wakes = lock(&self.0.wakes);
+        self.0.changed.notify_all();
+        for wake in wakes.iter() {
             wake();
         }
     }

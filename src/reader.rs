@@ -20,7 +20,7 @@ use crate::epoch::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Message, Offset, Offsets, Reason, Split, SplitId};
 use crate::observe::Status;
-use crate::retry::{Retry, RetryPolicy};
+use crate::retry::{Retry, RetryPolicy, persist};
 use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Progress, Reader, Source};
 use crate::split_time::Now;
 
@@ -123,7 +123,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
     }
 
     fn is_mine(&self, split: &Split) -> bool {
-        (self.ordinal + split.ordinal as usize) % self.peers == self.worker
+        is_mine(split, self.ordinal, self.worker, self.peers)
     }
 
     fn send(&self, batches: &Sender<FromReader<T>>, batch: FromReader<T>) -> bool {
@@ -226,21 +226,23 @@ impl<T: Send + 'static> ReaderSpec<T> {
         assignments.collect::<Result<Vec<_>>>().map(Some)
     }
 
-    /// Tries until it works, cannot work, or the job ends (then it gives the default).
-    fn persist<R: Default>(&self, mut call: impl FnMut() -> Result<R>) -> Result<R> {
-        let mut retry = Retry::new(self.retry, self.seed());
-        loop {
-            match call() {
-                Err(error) if error.is_retryable() && self.control.is_running() => {
-                    let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
-                    self.status.retry();
-                    tracing::warn!(source = self.name, error = %error.report(), "trying again");
-                    thread::sleep(wait);
-                }
-                Err(error) if error.is_retryable() => return Ok(R::default()),
-                other => return other,
-            }
+    /// Tries until it works, cannot work, or the job ends: then it gives the default.
+    fn persist<R: Default>(&self, call: impl FnMut() -> Result<R>) -> Result<R> {
+        let answer = persist(Retry::new(self.retry, self.seed()), &*self.clock, call, |error, wait| {
+            self.failed(error, wait);
+            self.control.is_running()
+        });
+        match answer {
+            Err(error) if error.is_retryable() && !self.control.is_running() => Ok(R::default()),
+            other => other,
         }
+    }
+
+    /// The broker failed in a way that may pass: says so, and waits.
+    fn failed(&self, error: &Error, wait: Duration) {
+        self.status.retry();
+        tracing::warn!(source = self.name, error = %error.report(), "reading again in {wait:?}");
+        self.control.sleep(wait);
     }
 
     fn seed(&self) -> u64 {
@@ -271,7 +273,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
                         continue;
                     }
                 };
-                let mine = |split: &&Split| (ordinal + split.ordinal as usize) % peers == worker;
+                let mine = |split: &&Split| is_mine(split, ordinal, worker, peers);
                 let added: Vec<Split> = now.iter().filter(|s| !known.contains(s)).filter(mine).cloned().collect();
                 let removed: Vec<Split> = known.iter().filter(|s| !now.contains(s)).filter(mine).cloned().collect();
                 // Messages written before a split was found must not be lost, so it begins at its beginning.
@@ -330,11 +332,9 @@ impl<T: Send + 'static> ReaderSpec<T> {
                 }
                 Err(error) if error.is_retryable() => {
                     let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
-                    self.status.retry();
-                    tracing::warn!(source = self.name, error = %error.report(), "reading again in {wait:?}");
                     batch.evidence.extend(assignments.iter().map(|a| (a.split.id, Evidence::Behind)));
                     self.decode(&mut *codec, &mut batch, assignments, batches)?;
-                    thread::sleep(wait);
+                    self.failed(&error, wait);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -347,7 +347,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
                     self.send(batches, FromReader::Ended);
                     return Ok(());
                 }
-                thread::sleep(READ_WAIT); // until a new split is found
+                self.control.sleep(READ_WAIT); // until a new split is found
             }
         }
         Ok(())
@@ -393,6 +393,11 @@ impl<T: Send + 'static> ReaderSpec<T> {
         let evidence = std::mem::take(&mut batch.evidence);
         Ok(self.send(batches, FromReader::Batch { items, evidence, at }))
     }
+}
+
+/// Which worker reads a split: the same one for ever, also if the split is found late.
+fn is_mine(split: &Split, source: usize, worker: usize, workers: usize) -> bool {
+    (source + split.ordinal as usize) % workers == worker
 }
 
 struct Discovered {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::epoch::Clock;
+use crate::error::{Error, Result};
+
 /// How long to wait between tries, and when to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
@@ -57,6 +60,25 @@ impl Retry {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         Some(wait.mul_f64(0.5 + (self.random % 1024) as f64 / 2048.0))
+    }
+}
+
+/// Calls until it works, cannot work, or the policy gives up. `again` hears of each failure that may pass and of the wait
+/// before the next try, which is its to spend; if it says no, that failure is the answer.
+pub(crate) fn persist<R>(
+    mut retry: Retry,
+    clock: &dyn Clock,
+    mut call: impl FnMut() -> Result<R>,
+    mut again: impl FnMut(&Error, Duration) -> bool,
+) -> Result<R> {
+    loop {
+        match call() {
+            Err(error) if error.is_retryable() => match retry.failure(clock.monotonic()) {
+                Some(wait) if again(&error, wait) => {}
+                _ => return Err(error),
+            },
+            other => return other,
+        }
     }
 }
 

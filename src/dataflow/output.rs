@@ -19,7 +19,7 @@ use crate::epoch::{Clock, Epoch};
 use crate::error::Result;
 use crate::observe::Status;
 use crate::reader::spawn_thread;
-use crate::retry::{Retry, RetryPolicy};
+use crate::retry::{Retry, RetryPolicy, persist};
 use crate::sink::{Entity, NewSink, OutputRecord, WriterContext};
 
 enum Command {
@@ -163,26 +163,23 @@ impl WriterSpec {
         Ok(())
     }
 
-    /// Tries until it works, cannot work, or the job has failed (then it gives the default). A job that is stopping still
+    /// Tries until it works, cannot work, or the job has failed: then it gives the default. A job that is stopping still
     /// publishes, but gives up sooner.
-    fn persist<R: Default>(&self, mut call: impl FnMut() -> Result<R>) -> Result<R> {
+    fn persist<R: Default>(&self, call: impl FnMut() -> Result<R>) -> Result<R> {
         const AT_STOP: Duration = Duration::from_secs(5);
-        let mut retry = Retry::new(self.retry, self.clock.wall() ^ self.context.slot.0 as u64);
         let mut stopping_since = None;
-        loop {
-            match call() {
-                Err(error) if error.is_retryable() && !self.control.has_failed() => {
-                    let now = self.clock.monotonic();
-                    let since = self.control.is_stopping().then(|| *stopping_since.get_or_insert(now));
-                    let late = since.is_some_and(|since| now - since > AT_STOP);
-                    let Some(wait) = retry.failure(now).filter(|_| !late) else { return Err(error) };
-                    self.status.retry();
-                    tracing::warn!(error = %error.report(), "writing again in {wait:?}");
-                    std::thread::sleep(wait.min(AT_STOP));
-                }
-                Err(error) if error.is_retryable() => return Ok(R::default()),
-                other => return other,
-            }
+        let retry = Retry::new(self.retry, self.clock.wall() ^ self.context.slot.0 as u64);
+        let answer = persist(retry, &*self.clock, call, |error, wait| {
+            self.status.retry();
+            tracing::warn!(error = %error.report(), "writing again in {wait:?}");
+            self.control.sleep(wait.min(AT_STOP));
+            let now = self.clock.monotonic();
+            let since = self.control.is_stopping().then(|| *stopping_since.get_or_insert(now));
+            !self.control.has_failed() && since.is_none_or(|since| now - since <= AT_STOP)
+        });
+        match answer {
+            Err(error) if error.is_retryable() && self.control.has_failed() => Ok(R::default()),
+            other => other,
         }
     }
 }

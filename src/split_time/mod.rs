@@ -289,4 +289,6 @@ mod tests {
 }
 
 #[cfg(test)]
+mod event_model;
+#[cfg(test)]
 mod model;
