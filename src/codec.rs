@@ -107,8 +107,12 @@ impl<T: DeserializeOwned, F: Fn(&T) -> Option<u64> + Send> Codec for Json<T, F> 
                 Ok(Decoded { timestamp, data })
             }
             Err(error) => {
-                let reason = if error.is_data() { Reason::Undecodable } else { Reason::InvalidJson };
-                Err(Refusal { reason, error: error.to_string(), message: Box::new(message) })
+                let (reason, error) = match std::str::from_utf8(value) {
+                    Err(error) => (Reason::InvalidUtf8, error.to_string()),
+                    Ok(_) if error.is_data() => (Reason::Undecodable, error.to_string()),
+                    Ok(_) => (Reason::InvalidJson, error.to_string()),
+                };
+                Err(Refusal { reason, error, message: Box::new(message) })
             }
         }
     }

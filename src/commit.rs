@@ -1,23 +1,27 @@
 //! From the bound to the broker: the thread that tells it what is done.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bounded, select, unbounded};
 
 use crate::control::Control;
-use crate::error::Result;
+use crate::error;
 use crate::message::{Offset, Offsets, Reason, SplitId};
 use crate::observe::Status;
 use crate::reader::spawn_thread;
 use crate::source::Committer;
 
-/// How often a last commit is tried at the end of a job.
+/// How often a last commit is tried at the end of a job, and how long it rests in between.
 const LAST_TRIES: u32 = 5;
+const LAST_REST: Duration = Duration::from_millis(500);
 
-/// When a failed commit is said again if nothing new is done. Sooner: more calls of a broker in trouble; later: messages of a
-/// queue may be delivered again meanwhile.
+/// Rejected messages that are remembered while a broker takes no commit; it may be told of them or not.
+pub(crate) const MOST_REJECTED: usize = 10_000;
+
+/// When a failed commit is said again. Sooner: more calls of a broker in trouble; later: messages of a queue may be delivered
+/// again meanwhile.
 const COMMIT_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is done since the last time.
@@ -31,6 +35,8 @@ impl Done {
     fn absorb(&mut self, newer: Done) {
         self.offsets.extend(newer.offsets);
         self.rejected.extend(newer.rejected);
+        let surplus = self.rejected.len().saturating_sub(MOST_REJECTED);
+        self.rejected.drain(..surplus);
     }
     fn is_empty(&self) -> bool {
         self.offsets.is_empty() && self.rejected.is_empty()
@@ -41,7 +47,8 @@ impl Done {
 #[derive(Debug)]
 pub(crate) struct CommitThread {
     done: Sender<Done>,
-    ended: Receiver<()>,
+    /// Whether everything is committed, said at the end.
+    ended: Receiver<bool>,
     thread: JoinHandle<()>,
 }
 
@@ -52,12 +59,11 @@ impl CommitThread {
         committer: Box<dyn Committer>,
         control: &Control,
         status: Arc<Status>,
-    ) -> Result<Self> {
+    ) -> error::Result<Self> {
         let (done, queue) = unbounded();
         let (ended_in, ended) = bounded(1);
         let thread = spawn_thread(thread_name, control, move || {
-            run(&source, committer, &queue, &status);
-            let _ = ended_in.send(());
+            let _ = ended_in.send(run(&source, committer, &queue, &status));
         })?;
         Ok(CommitThread { done, ended, thread })
     }
@@ -68,22 +74,23 @@ impl CommitThread {
         }
     }
 
-    /// Waits until everything is committed, or as long as told; says which.
+    /// Waits until everything is committed, or as long as told; says whether it is.
     pub fn finish(self, longest: Duration) -> bool {
         drop(self.done);
-        self.ended.recv_timeout(longest).is_ok() && self.thread.join().is_ok()
+        self.ended.recv_timeout(longest) == Ok(true) && self.thread.join().is_ok()
     }
 }
 
-fn run(source: &str, mut committer: Box<dyn Committer>, queue: &Receiver<Done>, status: &Status) {
+/// Commits until nobody has more; says whether everything is committed.
+fn run(source: &str, mut committer: Box<dyn Committer>, queue: &Receiver<Done>, status: &Status) -> bool {
     let mut pending = Done::default();
     loop {
-        let next = if pending.is_empty() {
+        let more = if pending.is_empty() {
             queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
-            queue.recv_timeout(COMMIT_AGAIN)
+            rest(queue, &mut pending)
         };
-        match next {
+        match more {
             Ok(done) => pending.absorb(done),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
@@ -93,19 +100,81 @@ fn run(source: &str, mut committer: Box<dyn Committer>, queue: &Receiver<Done>, 
     }
     for _ in 1..LAST_TRIES {
         if pending.is_empty() {
-            return;
+            break;
         }
+        thread::sleep(LAST_REST);
         commit(source, &mut *committer, &mut pending, status);
+    }
+    pending.is_empty()
+}
+
+/// After a failure the broker gets a rest, whatever is done meanwhile.
+fn rest(queue: &Receiver<Done>, pending: &mut Done) -> Result<Done, RecvTimeoutError> {
+    let over = after(COMMIT_AGAIN);
+    loop {
+        select! {
+            recv(queue) -> done => pending.absorb(done.map_err(|_| RecvTimeoutError::Disconnected)?),
+            recv(over) -> _ => return Err(RecvTimeoutError::Timeout),
+        }
     }
 }
 
-/// A failed commit is a warning: recovery never depends on it, and the next one brings these offsets too.
+/// A failed commit is a warning: the next one brings these offsets too.
 fn commit(source: &str, committer: &mut dyn Committer, pending: &mut Done, status: &Status) {
     match committer.commit(&pending.offsets, &pending.rejected) {
         Ok(()) => *pending = Done::default(),
         Err(error) => {
             status.failed_commit();
-            tracing::warn!(source, error = %error.report(), "commit failed, the next one will say it again");
+            tracing::warn!(source, error = %error.report(), "commit failed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+
+    /// Fails so often before it takes a commit.
+    struct Failing(usize);
+
+    impl Committer for Failing {
+        fn commit(&mut self, _offsets: &Offsets, _rejected: &[(SplitId, Offset, Reason)]) -> error::Result<()> {
+            match self.0.checked_sub(1) {
+                None => Ok(()),
+                Some(left) => {
+                    self.0 = left;
+                    Err(Error::new(ErrorKind::Connect, "away").retryable())
+                }
+            }
+        }
+    }
+
+    fn finish(failures: usize) -> (bool, u64) {
+        let (control, status) = (Control::new(), Arc::<Status>::default());
+        let committer = Box::new(Failing(failures));
+        let thread =
+            CommitThread::spawn("commit".into(), "source".into(), committer, &control, Arc::clone(&status)).unwrap();
+        let offsets = Offsets::from([(SplitId::numbered("topic", 0), Offset(1))]);
+        thread.commit(Done { offsets, rejected: vec![] });
+        (thread.finish(Duration::from_secs(30)), status.snapshot().failed_commits)
+    }
+
+    #[test]
+    fn the_end_says_whether_the_last_commit_was_taken() {
+        assert_eq!(finish(0), (true, 0));
+        assert_eq!(finish(2), (true, 2));
+        assert_eq!(finish(100), (false, u64::from(LAST_TRIES)));
+    }
+
+    #[test]
+    fn a_broker_that_takes_no_commit_is_told_of_the_newest_rejections_alone() {
+        let rejected = |offset| (SplitId::numbered("topic", 0), Offset(offset), Reason::InvalidJson);
+        let mut pending = Done::default();
+        for offset in 0..2 * MOST_REJECTED as u64 {
+            pending.absorb(Done { offsets: Offsets::new(), rejected: vec![rejected(offset)] });
+        }
+        assert_eq!(pending.rejected.len(), MOST_REJECTED);
+        assert_eq!(pending.rejected.last(), Some(&rejected(2 * MOST_REJECTED as u64 - 1)));
     }
 }

@@ -118,7 +118,9 @@ impl Job {
         self
     }
 
-    /// Keeps checkpoints. Every worker makes its own.
+    /// Writes checkpoints. Every worker makes its own store. For the tests of the order of things only: nothing is restored from
+    /// one yet, and commits no more wait for records that wait.
+    #[doc(hidden)]
     #[must_use]
     pub fn store(mut self, new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>) -> Self {
         self.context.new_store = new_store;

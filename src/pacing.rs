@@ -83,7 +83,8 @@ impl Pacer {
         self.bytes >= max_bytes
             || self.records >= max_records
             || (!self.in_flight.is_empty()
-                && (self.bytes + bytes > 2 * max_bytes || self.records + records > 2 * max_records))
+                && (self.bytes + bytes > max_bytes.saturating_mul(2)
+                    || self.records + records > max_records.saturating_mul(2)))
     }
 
     /// Whether the open epoch holds nothing.
@@ -91,10 +92,12 @@ impl Pacer {
         self.records == 0
     }
 
-    /// The open epoch was closed.
-    pub fn close(&mut self, epoch: Epoch, now: Duration) {
-        self.in_flight.push_back((epoch, std::mem::take(&mut self.records), std::mem::take(&mut self.bytes)));
+    /// The open epoch was closed; returns how many bytes it holds.
+    pub fn close(&mut self, epoch: Epoch, now: Duration) -> usize {
+        let (records, bytes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.bytes));
+        self.in_flight.push_back((epoch, records, bytes));
         self.opened = now;
+        bytes
     }
 
     /// The dataflow has finished everything below this epoch.

@@ -134,11 +134,12 @@ impl<T: Send + 'static> ReaderSpec<T> {
 
     fn run(self, batches: &Sender<FromReader<T>>, committer_in: &Sender<CommitThread>) -> Result<()> {
         let mut source = (self.new_source)()?;
-        let found = self.persist(|| source.splits())?;
+        let Some(found) = self.persist(|| source.splits().map(Some))? else { return Ok(()) };
         check_splits(&self.name, &found)?;
         self.check_any(&found)?;
         let mine: Vec<Split> = found.iter().filter(|split| self.is_mine(split)).cloned().collect();
-        let Some(mut assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start))? else {
+        let Some(mut assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start).map(Some))?
+        else {
             return Ok(());
         };
         let bounded_input = self.until != Until::Never;
@@ -199,14 +200,9 @@ impl<T: Send + 'static> ReaderSpec<T> {
     }
 
     /// Makes positions of splits numbers.
-    fn assignments(
-        &self,
-        source: &mut dyn Source,
-        splits: &[Split],
-        start: &Position,
-    ) -> Result<Option<Vec<Assignment>>> {
+    fn assignments(&self, source: &mut dyn Source, splits: &[Split], start: &Position) -> Result<Vec<Assignment>> {
         if splits.is_empty() {
-            return Ok(Some(vec![]));
+            return Ok(vec![]);
         }
         let from = source.resolve(start, splits)?;
         let until = match self.until {
@@ -223,7 +219,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
             let until = until.as_ref().map(offset_in).transpose()?;
             Ok(Assignment { split: split.clone(), from: offset_in(&from)?, until })
         });
-        assignments.collect::<Result<Vec<_>>>().map(Some)
+        assignments.collect()
     }
 
     /// Tries until it works, cannot work, or the job ends: then it gives the default.
@@ -274,8 +270,9 @@ impl<T: Send + 'static> ReaderSpec<T> {
                     }
                 };
                 let mine = |split: &&Split| is_mine(split, ordinal, worker, peers);
-                let added: Vec<Split> = now.iter().filter(|s| !known.contains(s)).filter(mine).cloned().collect();
-                let removed: Vec<Split> = known.iter().filter(|s| !now.contains(s)).filter(mine).cloned().collect();
+                let lacks = |list: &[Split], split: &Split| !list.iter().any(|other| other.id == split.id);
+                let added: Vec<Split> = now.iter().filter(|s| lacks(&known, s)).filter(mine).cloned().collect();
+                let removed: Vec<Split> = known.iter().filter(|s| lacks(&now, s)).filter(mine).cloned().collect();
                 // Messages written before a split was found must not be lost, so it begins at its beginning.
                 let from = match source.resolve(&Position::Earliest, &added) {
                     Ok(from) => from,
@@ -285,12 +282,21 @@ impl<T: Send + 'static> ReaderSpec<T> {
                     }
                 };
                 known = now;
-                let add = added.into_iter().filter_map(|split| {
-                    let from = *from.get(&split.id)?;
+                let mut add = vec![];
+                for split in added {
+                    let Some(from) = from.get(&split.id).copied() else {
+                        tracing::warn!(
+                            source = name,
+                            split = split.name,
+                            "no beginning is known of a new split, it is asked for again"
+                        );
+                        known.retain(|other| other.id != split.id);
+                        continue;
+                    };
                     tracing::info!(source = name, split = split.name, offset = from.0, "found a new split");
-                    Some(Assignment { split, from, until: None })
-                });
-                let change = Discovered { add: add.collect(), remove: removed };
+                    add.push(Assignment { split, from, until: None });
+                }
+                let change = Discovered { add, remove: removed };
                 if !(change.add.is_empty() && change.remove.is_empty()) && changes_in.send(change).is_err() {
                     return;
                 }

@@ -65,8 +65,11 @@ impl<V: Into<Bytes>> From<V> for OutputRecord {
 /// What a writer is opened for.
 #[derive(Clone, Debug)]
 pub struct WriterContext {
-    /// Which of the writers it is.
+    /// Which of the writers of this output it is: one for each worker.
     pub slot: Slot,
+    /// Which of the outputs of the job, in the order of [`Flow::write`](crate::dataflow::Flow::write): what a transactional sink
+    /// remembers of a writer is named by this and the slot.
+    pub output: usize,
     /// The run.
     pub run: RunNumber,
     /// The names of the outputs: topics, or files without their ends. [`Entity`] is an index into it.

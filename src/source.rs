@@ -99,8 +99,8 @@ pub trait Source: Send {
 
     /// Lists the splits there are now. Splits may appear and disappear between calls; ids and ordinals never change.
     ///
-    /// Called before anything else, and again every [`Source::discovery`]. An error at the first call ends the job; later ones
-    /// are counted and the list stays as it was. An empty list is not an error.
+    /// Called before anything else, and again every [`Source::discovery`]. At the first call a retryable error is tried again
+    /// and any other ends the job; later ones are logged, and the list stays as it was. An empty list is not an error.
     fn splits(&mut self) -> Result<Vec<Split>>;
 
     /// How often the list of splits may change, or `None` if never.
@@ -111,7 +111,7 @@ pub trait Source: Send {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a position that this broker cannot find.
     fn resolve(&mut self, position: &Position, splits: &[Split]) -> Result<Offsets>;
 
-    /// Opens a reader of these splits (perhaps none), and what commits for it. Called once; again only after a reader failed.
+    /// Opens a reader of these splits (perhaps none), and what commits for it.
     fn open(&mut self, assignments: &[Assignment]) -> Result<(Box<dyn Reader>, Box<dyn Committer>)>;
 
     /// How messages come again after a crash. Fixed.

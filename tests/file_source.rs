@@ -308,3 +308,23 @@ fn idle_files_cost_nothing() {
     println!("idle: {:.3} % of a core", 100.0 * share);
     assert!(share < 0.004, "{:.3} % of a core", 100.0 * share);
 }
+
+#[test]
+fn a_silent_file_stays_caught_up_beside_a_busy_one() {
+    let folder = tempfile::tempdir().unwrap();
+    append(folder.path(), "one-p0.jsonl", "1\n");
+    append(folder.path(), "one-p1.jsonl", &"{\"a\":\"some text that fills the file\"}\n".repeat(200_000));
+    let mut reader = open(folder.path(), 0, false).unwrap();
+    let silent = source(folder.path()).splits().unwrap()[0].id;
+    let (deadline, mut batch, mut count, mut said) = (Instant::now() + PATIENCE, Batch::default(), 0, vec![]);
+    while count < 200_001 {
+        assert!(Instant::now() < deadline, "{count} messages");
+        batch.clear();
+        reader.read(&mut batch, Duration::from_millis(100)).unwrap();
+        count += batch.messages.len();
+        said.extend(batch.evidence.iter().filter(|(split, _)| *split == silent).map(|(_, evidence)| *evidence));
+    }
+    // It may begin behind: it was not looked at yet, or was read just now.
+    let from = said.iter().position(|evidence| *evidence == Evidence::CaughtUp).expect("it is caught up");
+    assert!(said[from..].iter().all(|evidence| *evidence == Evidence::CaughtUp), "{said:?}");
+}

@@ -389,7 +389,7 @@ fn positions_are_made_numbers() {
 fn open_sink(topics: &[&Topic], outbox: bool) -> Box<dyn Writer> {
     let entities = topics.iter().map(|topic| topic.0.clone()).collect();
     let mut sink = kafka::sink(&broker(), &BrokerOptions::default()).unwrap()().unwrap();
-    sink.open(&WriterContext { slot: Slot(0), run: RunNumber(1), entities, outbox }).unwrap()
+    sink.open(&WriterContext { slot: Slot(0), output: 0, run: RunNumber(1), entities, outbox }).unwrap()
 }
 
 fn record(key: &str, value: &str) -> OutputRecord {
@@ -480,8 +480,13 @@ fn a_missing_topic_is_named_with_what_to_do() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("--create --topic not-there"), "{error}");
     let mut sink = kafka::sink(&hosts, &BrokerOptions::default()).unwrap()().unwrap();
-    let context =
-        WriterContext { slot: Slot(0), run: RunNumber(1), entities: vec!["not-there".to_string()], outbox: false };
+    let context = WriterContext {
+        slot: Slot(0),
+        output: 0,
+        run: RunNumber(1),
+        entities: vec!["not-there".to_string()],
+        outbox: false,
+    };
     let Err(error) = sink.open(&context) else { panic!("it is not there") };
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
 }

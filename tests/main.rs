@@ -14,6 +14,8 @@ mod job;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "kafka")]
+mod kafka_fasten;
+#[cfg(feature = "kafka")]
 mod kafka_outage;
 #[cfg(feature = "kafka")]
 mod kafka_promises;

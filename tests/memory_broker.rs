@@ -44,7 +44,7 @@ fn values(messages: &[Message]) -> Vec<String> {
 fn writer(broker: &MemoryBroker, run: u64) -> Box<dyn Writer> {
     let mut sink = broker.sink(&options()).unwrap()().unwrap();
     let entities = vec!["topic".to_owned(), "other".to_owned()];
-    sink.open(&WriterContext { slot: Slot(0), run: RunNumber(run), entities, outbox: false }).unwrap()
+    sink.open(&WriterContext { slot: Slot(0), output: 0, run: RunNumber(run), entities, outbox: false }).unwrap()
 }
 
 fn write(writer: &mut dyn Writer, epoch: u64, entity: usize, value: &'static str) {

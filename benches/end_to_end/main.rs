@@ -7,6 +7,8 @@
 //! time in the bytes of a record, waiting without a copy of more than the record, writing by splicing. What cannot be: the
 //! system's part, which reads and writes every byte for both.
 
+#[path = "../support/hand_written.rs"]
+mod hand_written;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,137 +1,37 @@
-//! The yardstick: the same job written by hand on timely, for this one shape of records: a worker reads its files, parses with
-//! serde_json into borrowed structs, exchanges by a hash of the key, and a frontier-driven operator with a hash map joins and
-//! times out. What it leaves out: brokers, all options, late joins, forgetting (its map only grows), bad records, accounting.
+//! The yardstick: the same job written by hand on timely, for this one shape of records: a worker reads its files, parses,
+//! exchanges by a hash of the key, and a frontier-driven operator joins and times out ([`hand_written`](crate::hand_written)).
 
-use std::borrow::Cow;
-use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BinaryHeap, HashMap};
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::{Input, Probe};
 
-#[derive(Deserialize)]
-struct Coordinate<'a> {
-    #[serde(borrow, rename = "groupId")]
-    group: Cow<'a, str>,
-    #[serde(borrow, rename = "artifactId")]
-    artifact: Cow<'a, str>,
-    #[serde(borrow)]
-    version: Cow<'a, str>,
-}
+use crate::hand_written::{Join, Output, Record, parse};
 
-#[derive(Deserialize)]
-struct Inner<'a> {
-    #[serde(borrow)]
-    input: Coordinate<'a>,
-}
-
-#[derive(Deserialize)]
-struct Outer<'a> {
-    #[serde(borrow)]
-    input: Inner<'a>,
-}
-
-#[derive(Deserialize)]
-struct One<'a> {
-    timestamp: u64,
-    #[serde(borrow)]
-    input: Inner<'a>,
-}
-
-#[derive(Deserialize)]
-struct Two<'a> {
-    timestamp: u64,
-    #[serde(borrow)]
-    input: Outer<'a>,
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-struct Record {
-    key: String,
-    side: u8,
-    time: u64,
-    line: Vec<u8>,
-}
-
-fn parse(side: u8, line: &[u8]) -> Record {
-    let (time, coordinate) = if side == 0 {
-        let value: One<'_> = serde_json::from_slice(line).expect("a good record");
-        (value.timestamp, value.input.input)
-    } else {
-        let value: Two<'_> = serde_json::from_slice(line).expect("a good record");
-        (value.timestamp, value.input.input.input)
-    };
-    let key = format!("{}:{}:{}", coordinate.group, coordinate.artifact, coordinate.version);
-    Record { key, side, time, line: line.to_vec() }
-}
-
-/// What is known of a key.
-enum State {
-    Waiting { side: u8, time: u64, line: Vec<u8> },
-    Done,
-}
-
-/// The state of a worker and its two output files.
-struct Join {
-    states: HashMap<String, State>,
-    timers: BinaryHeap<Reverse<(u64, String)>>,
+/// The two output files of a worker.
+struct Files {
     joined: BufWriter<File>,
     delayed: BufWriter<File>,
-    window: u64,
 }
 
 const WRITES: &str = "the output can be written";
 
-impl Join {
-    fn arrive(&mut self, Record { key, side, time, line }: Record) {
-        match self.states.get_mut(&key) {
-            None => {
-                self.timers.push(Reverse((time + self.window, key.clone())));
-                self.states.insert(key, State::Waiting { side, time, line });
-            }
-            Some(State::Done) => {}
-            Some(State::Waiting { side: waits, time: old, line: waiting }) if *waits == side => {
-                (*old, *waiting) = (time, line);
-                self.timers.push(Reverse((time + self.window, key)));
-            }
-            Some(state) => {
-                if let State::Waiting { line: waiting, .. } = std::mem::replace(state, State::Done) {
-                    let (one, two) = if side == 1 { (&waiting, &line) } else { (&line, &waiting) };
-                    let out = &mut self.joined;
-                    out.write_all(b"{\"key\":").expect(WRITES);
-                    serde_json::to_writer(&mut *out, &key).expect(WRITES);
-                    for part in [&b",\"one\":"[..], one, b",\"two\":", two, b"}\n"] {
-                        out.write_all(part).expect(WRITES);
-                    }
-                }
-            }
-        }
-    }
+fn write(file: &mut BufWriter<File>, parts: &[&[u8]]) {
+    parts.iter().chain(&[&b"\n"[..]]).for_each(|part| file.write_all(part).expect(WRITES));
+}
 
-    /// Gives up what was due before `now`.
-    fn expire(&mut self, now: u64) {
-        while self.timers.peek().is_some_and(|Reverse((due, _))| *due <= now) {
-            let Some(Reverse((due, key))) = self.timers.pop() else { return };
-            if let Some(State::Waiting { side, time, line }) = self.states.get(&key)
-                && time + self.window == due
-            {
-                let out = &mut self.delayed;
-                let (missing, present) = if *side == 0 { ("two", "one") } else { ("one", "two") };
-                out.write_all(b"{\"key\":").expect(WRITES);
-                serde_json::to_writer(&mut *out, &key).expect(WRITES);
-                write!(out, ",\"error\":\"Missing information from {missing}.\",\"{present}\":").expect(WRITES);
-                out.write_all(line).expect(WRITES);
-                out.write_all(b"}\n").expect(WRITES);
-            }
-        }
+impl Output for Files {
+    fn joined(&mut self, _key: &str, parts: &[&[u8]]) {
+        write(&mut self.joined, parts);
+    }
+    fn delayed(&mut self, _key: &str, parts: &[&[u8]]) {
+        write(&mut self.delayed, parts);
     }
 }
 
@@ -144,13 +44,7 @@ pub(crate) fn run(data: &Path, topics: [&'static str; 2], out: &Path, workers: u
             let file = File::create(out.join(format!("{name}-w{me}.jsonl"))).expect(WRITES);
             BufWriter::with_capacity(1 << 20, file)
         };
-        let mut join = Join {
-            states: HashMap::new(),
-            timers: BinaryHeap::new(),
-            joined: create("joined"),
-            delayed: create("delayed"),
-            window,
-        };
+        let mut join = Join::new(Files { joined: create("joined"), delayed: create("delayed") }, window);
         let (mut input, probe) = worker.dataflow::<u64, _, _>(|scope| {
             let (handle, stream) = scope.new_input::<Vec<Record>>();
             let route = Exchange::new(|record: &Record| {

@@ -104,6 +104,45 @@ pub fn sink(broker: &str, options: &BrokerOptions) -> Result<NewSink> {
     }
 }
 
+/// Checks the name of an output of a broker, without connecting.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`] for a name that the broker cannot have, and as [`source`].
+pub fn check_output(broker: &str, name: &str) -> Result<()> {
+    match parse(broker)?.0.name {
+        "file" => file::check_name("output", name),
+        #[cfg(feature = "kafka")]
+        "kafka" => kafka::check_topic(name),
+        _ => Ok(()),
+    }
+}
+
+/// Whether two texts name the same broker, as far as that can be told without connecting.
+pub fn same(one: &str, two: &str) -> bool {
+    one == two || identity(one).is_some_and(|one| identity(two).is_some_and(|two| one == two))
+}
+
+/// The scheme of a broker, and its address in one of several spellings.
+fn identity(broker: &str) -> Option<(&'static str, Vec<String>)> {
+    let (scheme, rest) = parse(broker).ok()?;
+    let address = match scheme.name {
+        "file" => {
+            let folder = folder(rest).ok()?;
+            let path = std::fs::canonicalize(&folder).or_else(|_| std::path::absolute(&folder)).ok()?;
+            vec![path.components().as_path().display().to_string()]
+        }
+        "memory" => vec![memory_name(rest).ok()?],
+        _ => {
+            let hosts = rest.trim_end_matches('/').split(',').map(|host| host.trim().to_lowercase());
+            let mut hosts: Vec<String> = hosts.collect();
+            hosts.sort();
+            hosts
+        }
+    };
+    Some((scheme.name, address))
+}
+
 /// Splits a topic that is a whole URL into its broker and its topic; of any other topic the broker is `broker`.
 ///
 /// # Errors
@@ -121,8 +160,8 @@ pub fn split_topic(broker: &str, topic: &str) -> Result<(String, String)> {
         None if topic.starts_with("file:") && !topic.contains("://") => ("file:.", &topic[start..]),
         None => return Err(missing()),
     };
-    // `file:/TOPIC` is a file of the root folder.
-    let broker = if broker == "file:" { "file:/" } else { broker };
+    // `file:/TOPIC` is a file of the root folder, also as `file:///TOPIC`.
+    let broker = if matches!(broker, "file:" | "file://") { "file:/" } else { broker };
     if name.is_empty() { Err(missing()) } else { Ok((broker.to_owned(), name.to_owned())) }
 }
 
@@ -243,11 +282,10 @@ fn check_hosts(hosts: &str) -> Result<()> {
     Ok(())
 }
 
-/// The URL without user and password.
+/// The URL without user and password, which may contain anything, slashes too.
 fn redact(url: &str) -> String {
     let start = url.find("://").map_or(0, |colon| colon + 3);
-    let end = url[start..].find('/').map_or(url.len(), |slash| start + slash);
-    match url[start..end].rfind('@') {
+    match url[start..].rfind('@') {
         Some(at) => format!("{}***{}", &url[..start], &url[start + at..]),
         None => url.to_owned(),
     }

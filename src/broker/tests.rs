@@ -74,7 +74,7 @@ fn addresses_are_checked() {
 
 #[test]
 fn secrets_are_not_printed() {
-    let text = refused("kafak://user:secret@host:1");
+    let text = refused("kafak://user:sec/secret@host:1");
     assert!(!text.contains("secret") && text.contains("kafak://***@host:1"), "{text}");
     let error = split_topic("", "kafka://user:secret@host:1").unwrap_err();
     assert!(!error.to_string().contains("secret"), "{error}");
@@ -86,4 +86,30 @@ fn properties_of_brokers_without_any_are_refused_all_at_once() {
     let options = BrokerOptions { properties, ..BrokerOptions::default() };
     let text = source("file:dir", "topic", &options).err().expect("it is refused").to_string();
     assert!(text.contains("\"a\"") && text.contains("\"b\"") && !text.contains("secret"), "{text}");
+}
+
+#[test]
+fn names_of_outputs_are_checked_without_a_connection() {
+    assert!(check_output("file:dir", "a/b").is_err() && check_output("file:dir", "a b").is_ok());
+    assert!(check_output("memory:m", "a/b").is_ok());
+    #[cfg(feature = "kafka")]
+    assert!(check_output("h:1", "a b").is_err() && check_output("h:1", "a_b").is_ok());
+}
+
+#[test]
+fn spellings_of_a_broker_are_the_same() {
+    for (one, two) in [
+        ("kafka://B:1,a:2/", "a:2,b:1"),
+        ("file:x/", "file:x"),
+        ("file:/x", "file:///x"),
+        ("file:///x/", "file://localhost/x"),
+        ("file:./src", "file:src/"),
+        ("memory:m", "memory://m"),
+    ] {
+        assert!(same(one, two), "{one} {two}");
+    }
+    for (one, two) in [("a:1", "a:2"), ("file:x", "file:y"), ("memory:x", "file:x")] {
+        assert!(!same(one, two), "{one} {two}");
+    }
+    assert_eq!(split_topic("", "file:///a").unwrap(), ("file:/".to_owned(), "a".to_owned()));
 }

@@ -53,7 +53,8 @@ pub struct Restored {
     pub above: Epoch,
 }
 
-/// Where checkpoints are kept. One object per worker, on a thread of its own; every method may block.
+/// Where checkpoints are kept. One object per worker. Every method may block: `append` has a thread of its own, the others are
+/// called before anything is read.
 pub trait Store: Send {
     /// Whether anything is kept at all.
     fn keeps(&self) -> bool;

@@ -39,11 +39,17 @@ pub struct Given {
     meant: Vec<&'static str>,
 }
 
-#[derive(Debug)]
 struct Setting {
     flag: &'static Flag,
     by_letter: bool,
     value: String,
+}
+
+/// Without the value: it may be a password.
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setting").field("name", &self.flag.name).field("by_letter", &self.by_letter).finish()
+    }
 }
 
 impl Given {
@@ -105,7 +111,7 @@ impl Given {
         let name = arg[1..].split('=').next().unwrap_or_default();
         // -topic_one: getopts would take it for -t with the value opic_one.
         if name.chars().count() > 2 && by_name(name).is_some() {
-            self.unknown(arg, name);
+            self.unknown(&format!("-{name}"), name);
             args.next_if(|arg| !arg.starts_with('-'));
             return;
         }

@@ -47,12 +47,17 @@ pub enum Command {
 /// Checks a broker, and a topic to read from it (or that it can be written to), without connecting.
 pub type CheckBroker<'a> = &'a dyn Fn(&str, Option<&str>, &BrokerOptions) -> Result<()>;
 
+/// Checks the name of an output of a broker, without connecting.
+pub type CheckOutput<'a> = &'a dyn Fn(&str, &str) -> Result<()>;
+
 /// What the reading of a command line asks others.
 pub struct Outside<'a> {
     /// Looks up a variable of the environment.
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// Checks a broker.
     pub broker: CheckBroker<'a>,
+    /// Checks an output.
+    pub output: CheckOutput<'a>,
 }
 
 impl Outside<'_> {
@@ -64,6 +69,7 @@ impl Outside<'_> {
                 Some(topic) => broker::source(name, topic, options).map(drop),
                 None => broker::sink(name, options).map(drop),
             },
+            output: &broker::check_output,
         }
     }
 }

@@ -59,6 +59,11 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     if let Some(records) = config.max_records {
         job = job.max_records(records);
     }
+    if config.backend_folder.is_none() {
+        tracing::info!(
+            "no --backendFolder: nothing is kept, a restart reads again from the committed offsets and may repeat output"
+        );
+    }
     let tally = Arc::new(Tally::default());
     let started = Arc::new(AtomicBool::new(false));
     handle_signals(job.control(), Arc::clone(&tally), Arc::clone(&started))?;
@@ -124,9 +129,8 @@ fn clock() -> Result<Arc<dyn Clock>> {
         Some(size) => (-1, size),
         None => (1, text.strip_prefix('+').unwrap_or(&text)),
     };
-    let offset = units::duration(size).map_err(|fix| {
-        Error::new(ErrorKind::Config, format!("{CLOCK_OFFSET}=\"{text}\" is no duration: write {fix}"))
-    })?;
+    let offset = units::duration(size)
+        .map_err(|fix| Error::new(ErrorKind::Config, format!("{CLOCK_OFFSET}=\"{text}\": {fix}")))?;
     Ok(Arc::new(SystemClock::with_offset(sign * offset.as_millis() as i64)))
 }
 
@@ -135,10 +139,11 @@ fn handle_signals(control: Control, tally: Arc<Tally>, started: Arc<AtomicBool>)
     let failed = |error| Error::new(ErrorKind::Cluster, "signals cannot be handled").with_source(error);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(failed)?;
     thread::spawn(move || {
+        let mut told = false; // by a signal: a job that has read --max_records stops too
         for signal in signals.forever() {
             if signal == SIGUSR1 {
                 say(&conservation(&tally).to_string());
-            } else if control.is_stopping() {
+            } else if std::mem::replace(&mut told, true) {
                 std::process::exit(i32::from(super::FAILED));
             } else {
                 control.stop();

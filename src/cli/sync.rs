@@ -10,6 +10,7 @@ use crate::broker;
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::sync::json::{Extractor, Path};
+use crate::sync::topics::RESERVED;
 use crate::sync::{AtEnd, Duplicates, KeyTypes, Late};
 
 /// FASTEN's folder for state, used with `--production`.
@@ -162,7 +163,7 @@ impl Reader<'_> {
         let given = self.text(&format!("topic_{side}")).unwrap_or_default();
         let brokers = self.given.get("brokers").unwrap_or_default();
         let (broker, topic) = broker::split_topic(brokers, &given).unwrap_or_else(|error| {
-            self.problem(format!("--topic_{side} \"{given}\""), error.to_string());
+            self.problem(format!("--topic_{side}"), error.to_string()); // which quotes it, without a password
             Default::default()
         });
         let name = self.text(&format!("name_{side}")).unwrap_or_else(|| topic.clone());
@@ -176,7 +177,7 @@ impl Reader<'_> {
         let (one, two) = (&inputs[0], &inputs[1]);
         if one.topic.is_empty() || two.topic.is_empty() {
             // Said already.
-        } else if brokers::same(&one.broker, &two.broker) && one.topic == two.topic {
+        } else if broker::same(&one.broker, &two.broker) && one.topic == two.topic {
             let what = format!("both sides are topic \"{}\" of the same broker", one.topic);
             self.problem(
                 what,
@@ -187,7 +188,7 @@ impl Reader<'_> {
             self.problem(what, "give one of them another name in the output: --name_one NAME or --name_two NAME");
         }
         for (side, input) in [("one", one), ("two", two)] {
-            if ["key", "error", "late"].contains(&input.name.as_str()) {
+            if RESERVED.contains(&input.name.as_str()) {
                 let what = format!("side {side} is called \"{}\"", input.name);
                 self.problem(
                     what,
@@ -211,7 +212,7 @@ impl Reader<'_> {
         match self.given.get("brokers") {
             Some(broker) => broker.to_owned(),
             None => {
-                if !brokers::same(&inputs[0].broker, &inputs[1].broker) {
+                if !broker::same(&inputs[0].broker, &inputs[1].broker) {
                     self.problem(
                         "the inputs are in two brokers",
                         "say where the outputs are: --output_brokers BROKERS",
@@ -234,7 +235,7 @@ impl Reader<'_> {
                     "give them different names",
                 );
             }
-            if inputs.iter().any(|input| input.topic == **topic && brokers::same(&input.broker, broker)) {
+            if inputs.iter().any(|input| input.topic == **topic && broker::same(&input.broker, broker)) {
                 let fix = "the job would read what it writes: change the name or --topic_prefix";
                 self.problem(format!("--{option} is \"{topic}\", which is an input"), fix);
             }
@@ -244,6 +245,7 @@ impl Reader<'_> {
     /// What the adapters say about brokers, topics and properties. Nothing is connected to.
     fn check_brokers(&mut self, config: &SyncConfig, outside: &Outside<'_>) {
         let mut said: Vec<String> = Vec::new();
+        let mut usable = !config.output_broker.is_empty();
         let output_option = if self.given.get("output_brokers").is_some() { "--output_brokers" } else { "--brokers" };
         let inputs = ["--topic_one", "--topic_two"].into_iter().zip(&config.inputs);
         let inputs =
@@ -253,12 +255,24 @@ impl Reader<'_> {
                 continue; // said already
             }
             let checked = (outside.broker)(broker, topic, &config.broker_options(broker));
+            usable &= topic.is_some() || checked.is_ok();
             // The same is often wrong for both inputs and the output.
             if let Some(text) =
                 checked.err().map(|error| error.report().replace('\n', "; ")).filter(|text| !said.contains(text))
             {
                 self.problem(option, text.clone());
                 said.push(text);
+            }
+        }
+        let broker = &config.output_broker;
+        let outputs = [
+            ("--output_topic", self.given.get("output_topic").and(Some(&config.joined_topic))),
+            ("--delay_topic", config.delay_topic.as_ref()),
+            ("--dead_letter_topic", config.dead_letter_topic.as_ref()),
+        ];
+        for (option, name) in outputs.into_iter().filter_map(|(option, name)| Some((option, name?))) {
+            if let (true, Err(error)) = (usable, (outside.output)(broker, name)) {
+                self.problem(option, error.to_string());
             }
         }
     }

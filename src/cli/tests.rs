@@ -19,7 +19,11 @@ const BASE: &str =
 
 /// One variable, and brokers that all exist.
 fn outside() -> Outside<'static> {
-    Outside { env: &|name| (name == "SECRET").then(|| "s3cret".to_owned()), broker: &|_, _, _| Ok(()) }
+    Outside {
+        env: &|name| (name == "SECRET").then(|| "s3cret".to_owned()),
+        broker: &|_, _, _| Ok(()),
+        output: &|_, _| Ok(()),
+    }
 }
 
 fn parsed(line: &str) -> Result<SyncConfig, Vec<String>> {
@@ -241,6 +245,16 @@ fn brokers_say_what_is_wrong_in_the_same_list() {
             "--topic_one: no h:9092; [(\"a\", \"1\")]",
             "--topic_two: no two in file:DIR",
         ]
+    );
+    // Names of outputs too, once their broker is right.
+    let broker = |_: &str, _: Option<&str>, _: &BrokerOptions| Ok(());
+    let output = |broker: &str, name: &str| Err(crate::Error::new(ErrorKind::Config, format!("no {name} in {broker}")));
+    let asked = Outside { broker: &broker, output: &output, ..outside() };
+    let line = format!("sync {BASE} --enable_delay true --delay_topic d");
+    let problems = parse(&words(&line), &asked).expect_err("problems");
+    assert_eq!(
+        problems.iter().map(Problem::to_string).collect::<Vec<_>>(),
+        ["--output_topic: no fasten.sync.out in h:9092", "--delay_topic: no fasten.d.out in h:9092"]
     );
     for topic in ["kafka://h:1", "memory:x/"] {
         let line = format!("sync {BASE}").replace("--topic_two two", &format!("--topic_two {topic}"));

@@ -69,14 +69,6 @@ pub fn moment(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millisecond()).map_err(|_| format!("a time before 1970 is not possible: {FORMS}"))
 }
 
-/// Writes a duration as [`duration`] reads it.
-pub fn show_duration(duration: Duration) -> String {
-    match jiff::SignedDuration::try_from(duration) {
-        Ok(signed) => format!("{signed:#}"),
-        Err(_) => format!("{}s", duration.as_secs()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +83,6 @@ mod tests {
         for text in ["", "10", "1.5", "-3m", "soon", "PT", "3 parsecs", "10us", "900000h"] {
             assert!(duration(text).is_err(), "{text}");
         }
-        assert_eq!(show_duration(Duration::from_secs(3_000)), "50m");
     }
 
     #[test]

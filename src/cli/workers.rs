@@ -6,15 +6,15 @@ use super::sync::Reader;
 
 /// Reads and checks the options of timely.
 pub(super) fn read(reader: &mut Reader<'_>) -> Workers {
-    let threads = reader.read("threads", at_least_one);
-    let processes = reader.read("processes", at_least_one).unwrap_or(1);
+    let threads = reader.read("threads", count);
+    let processes = reader.read("processes", count).unwrap_or(1);
     let process = reader.read("process", |text| match text.parse::<usize>() {
         Ok(process) if process < processes => Ok(process),
         Ok(_) => Err(format!("there are {processes} processes (-n), counted from 0")),
         Err(_) => Err("it is a number from 0".to_owned()),
     });
     let process = process.unwrap_or(0);
-    let threads = match reader.read("parallelism", at_least_one) {
+    let threads = match reader.read("parallelism", count) {
         None => threads.unwrap_or(1),
         Some(total) => parallelism(reader, total, threads, processes),
     };
@@ -40,8 +40,14 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Workers {
     Workers { threads, processes, process, args }
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "it is a number from 1".to_owned())
+/// The most threads, processes and workers: far more than one job can use, so that more is a slip.
+const MOST: usize = 4_096;
+
+fn count(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|number| (1..=MOST).contains(number))
+        .ok_or_else(|| format!("it is a number from 1 to {MOST}"))
 }
 
 /// Flink's total against timely's threads of each process.

@@ -180,7 +180,7 @@ pub(super) fn writer(
 ) -> Result<Box<dyn Writer>> {
     let entities = entities.iter().map(|entity| String::from(*entity)).collect::<Vec<_>>();
     let mut sink = harness.sink(&group(&entities[0]))()?;
-    sink.open(&WriterContext { slot: Slot(slot), run: RunNumber(run), entities, outbox })
+    sink.open(&WriterContext { slot: Slot(slot), output: 0, run: RunNumber(run), entities, outbox })
 }
 
 /// Writes records with these values to the first entity.

@@ -10,10 +10,12 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::Pipeline;
-use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::vec::Broadcast;
+use timely::dataflow::operators::{Capability, Input};
+use timely::worker::Worker;
 
+use crate::dataflow::input::Handle;
 use crate::dataflow::{TIMED, Tick};
 use crate::epoch::Epoch;
 use crate::message::Reason;
@@ -29,8 +31,6 @@ pub(crate) struct Report {
     pub time: Option<u64>,
     /// It will not report again: its inputs have ended.
     pub ended: bool,
-    /// It will not report again: it was told to stop, and tells the others.
-    pub stop: bool,
     /// Something was read in the epoch.
     pub dirty: bool,
     /// Messages that were read in the epoch, refused ones too.
@@ -87,12 +87,43 @@ impl Heard {
     }
 }
 
-/// A worker's way to tell the others that something has failed. It stays open until the worker ends, so that they hear of it even
-/// while they wait for its last epochs.
-pub(crate) fn alarm<'s>(alarms: Stream<'s, Epoch, Vec<()>>, heard: Rc<Heard>) {
-    alarms.broadcast().sink(Pipeline, "Alarm", move |(input, _frontier)| {
-        input.for_each(|_capability, _alarms| heard.failed.set(true));
+/// What a worker has to tell the others at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Alarm {
+    /// It was told to stop.
+    Stop,
+    /// Something has failed.
+    Failed,
+}
+
+/// A worker's way to tell the others. It is a dataflow of its own, there before the job's and open until the worker ends: so they
+/// hear of it even if the job's could not be built, or while they wait for the last epochs.
+pub(crate) fn alarms(worker: &mut Worker, heard: Rc<Heard>) -> Alarms {
+    let input = worker.dataflow(|scope| {
+        let (input, alarms) = scope.new_input();
+        alarms.broadcast().sink(Pipeline, "Alarms", move |(input, _frontier)| {
+            input.for_each(|_capability, alarms| {
+                for alarm in alarms.drain(..) {
+                    match alarm {
+                        Alarm::Stop => heard.stop.set(true),
+                        Alarm::Failed => heard.failed.set(true),
+                    }
+                }
+            });
+        });
+        input
     });
+    Rc::new(RefCell::new(input))
+}
+
+/// Where alarms enter: shared by those who build a job and those who run it.
+pub(crate) type Alarms = Rc<RefCell<Handle<Alarm>>>;
+
+/// Tells the other workers.
+pub(crate) fn ring(alarms: &Alarms, alarm: Alarm) {
+    let mut alarms = alarms.borrow_mut();
+    alarms.send(alarm);
+    alarms.flush();
 }
 
 /// What is known about the time of all workers, as of an epoch.
@@ -132,7 +163,6 @@ pub(crate) fn clock<'s>(reports: Stream<'s, Epoch, Vec<Report>>, heard: Rc<Heard
                 for report in reports.iter() {
                     heard.closed.set(heard.closed.get().max(epoch));
                     heard.opened.set(heard.opened.get().max(report.opens));
-                    heard.stop.set(heard.stop.get() || report.stop);
                 }
                 let entry = waiting.entry(epoch);
                 entry.or_insert_with(|| (capability.retain_least(0).expect(TIMED), vec![])).1.append(reports);

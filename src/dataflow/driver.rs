@@ -1,6 +1,7 @@
 //! The loop of a worker: takes what the readers have sent, closes epochs, follows the bound, ends.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use timely::dataflow::ProbeHandle;
 use timely::worker::Worker;
 
 use crate::control::Control;
-use crate::dataflow::clock::{Heard, Report};
+use crate::dataflow::clock::{Alarm, Alarms, Heard, Report, ring};
 use crate::dataflow::input::{Handle, Taken};
 use crate::dataflow::output::WriterThread;
 use crate::dataflow::progress::{SharedIntakes, Watch};
@@ -26,15 +27,6 @@ const LAST_COMMIT: Duration = Duration::from_secs(5);
 /// How often a worker that has failed steps on, so that the others hear of it.
 const FAREWELL_STEPS: usize = 20;
 
-/// Why a worker reports for the last time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// Its inputs have ended.
-    Inputs,
-    /// The job is to stop.
-    Stop,
-}
-
 /// The driver of one worker.
 pub(crate) struct Driver {
     pub worker: usize,
@@ -49,8 +41,12 @@ pub(crate) struct Driver {
     pub intakes: SharedIntakes,
     /// Inputs of the dataflow; `None` once this worker will report no more.
     pub inputs: Option<(Handle<Report>, Handle<Rejected>)>,
-    /// Tells the other workers that something has failed.
-    pub alarm: Handle<()>,
+    /// Tells the other workers what cannot wait.
+    pub alarms: Alarms,
+    /// It was told to stop, and has told the others.
+    pub stops: bool,
+    /// Bytes read in closed epochs that are not published on all workers yet, oldest first, and their sum.
+    pub unpublished: (VecDeque<(Epoch, usize)>, usize),
     pub heard: Rc<Heard>,
     /// What is complete in the dataflow, on all workers.
     pub complete: ProbeHandle<Epoch>,
@@ -71,6 +67,14 @@ fn frontier(probe: &ProbeHandle<Epoch>) -> Epoch {
     probe.with_frontier(|frontier| frontier.first().copied().unwrap_or(Epoch::MAX))
 }
 
+/// Tells the other workers that something has failed, and lets them hear it.
+pub(crate) fn farewell(alarms: &Alarms, worker: &mut Worker) {
+    ring(alarms, Alarm::Failed);
+    for _ in 0..FAREWELL_STEPS {
+        worker.step_or_park(Some(Duration::from_millis(1)));
+    }
+}
+
 impl Driver {
     /// Runs until everything is published and committed, or something has failed.
     pub fn run(mut self, worker: &mut Worker) {
@@ -84,11 +88,7 @@ impl Driver {
             }
         }
         if self.control.has_failed() {
-            self.alarm.send(());
-            self.alarm.flush();
-            for _ in 0..FAREWELL_STEPS {
-                worker.step_or_park(Some(Duration::from_millis(1)));
-            }
+            farewell(&self.alarms, worker);
         }
         for dataflow in worker.installed_dataflows() {
             worker.drop_dataflow(dataflow); // lets go of everything the operators hold
@@ -122,12 +122,13 @@ impl Driver {
         if self.heard.failed.get() {
             return Err(Error::new(ErrorKind::Cluster, "a worker of the job has failed; its process says why"));
         }
+        self.hear_stop();
         if self.inputs.is_none() {
             let done = self.complete.done() && self.watch.published.done();
             return Ok((!done).then_some(None));
         }
-        if self.control.is_stopping() || self.heard.stop.get() {
-            self.end(End::Stop);
+        if self.stops {
+            self.end(false);
             return Ok(Some(Some(Duration::ZERO)));
         }
         if self.heard.closed.get() >= self.epoch {
@@ -136,7 +137,7 @@ impl Driver {
         let stalled = self.is_stalled()?;
         while !stalled && !self.pacer.is_full() && self.take() {}
         if !stalled && self.intakes.borrow().iter().all(|intake| intake.has_ended()) {
-            self.end(End::Inputs);
+            self.end(true);
             return Ok(Some(Some(Duration::ZERO)));
         }
         let waits_for_time = self.gauges.iter().any(|gauges| gauges.waits_for_time.get());
@@ -147,6 +148,18 @@ impl Driver {
             }
             Decision::Wait(wait) => Ok(Some(wait)),
         }
+    }
+
+    /// A stop of any process is one of all of them, also of those whose inputs have ended: their threads must hear of it.
+    fn hear_stop(&mut self) {
+        if self.stops || !(self.control.is_stopping() || self.heard.stop.get()) {
+            return;
+        }
+        self.stops = true;
+        if !self.control.is_stopping() {
+            self.control.stop();
+        }
+        ring(&self.alarms, Alarm::Stop);
     }
 
     /// Takes one batch of every input; says whether there was any.
@@ -171,6 +184,9 @@ impl Driver {
             }
         }
         let undurable: usize = self.writers.iter().map(|writer| writer.undurable_bytes()).sum();
+        // What was read here may be written by another worker: the frontier knows. Twice, as some of it is still in the dataflow.
+        let full = undurable > self.pacing.max_undurable_bytes
+            || self.unpublished.1 > self.pacing.max_undurable_bytes.saturating_mul(2);
         let state: usize = self.gauges.iter().map(|gauges| gauges.bytes.get()).sum();
         match self.max_state_bytes {
             Some(most) if state > most => {
@@ -184,7 +200,7 @@ impl Driver {
                 }
                 Ok(true)
             }
-            _ => Ok(undurable > self.pacing.max_undurable_bytes),
+            _ => Ok(full),
         }
     }
 
@@ -199,7 +215,11 @@ impl Driver {
         for intake in self.intakes.borrow_mut().iter_mut() {
             intake.advance_to(next);
         }
-        self.pacer.close(epoch, self.clock.monotonic());
+        let bytes = self.pacer.close(epoch, self.clock.monotonic());
+        if bytes > 0 {
+            self.unpublished.0.push_back((epoch, bytes));
+            self.unpublished.1 += bytes;
+        }
         self.epoch = next;
     }
 
@@ -224,10 +244,9 @@ impl Driver {
     }
 
     /// Closes the last epoch: the inputs have ended, or the job is told to stop.
-    fn end(&mut self, end: End) {
+    fn end(&mut self, ended: bool) {
         let next = self.next_epoch();
-        let (ended, stop) = (end == End::Inputs, end == End::Stop);
-        self.report(Report { ended, stop, ..Report::default() }, next);
+        self.report(Report { ended, ..Report::default() }, next);
         self.pacer.close(self.epoch, self.clock.monotonic());
         self.inputs = None;
         for intake in self.intakes.borrow_mut().iter_mut() {
@@ -245,6 +264,9 @@ impl Driver {
         let waiting = self.waiting.iter().map(frontier).min().unwrap_or(Epoch::MAX);
         let published = frontier(&self.watch.published);
         self.heard.forget(published);
+        while self.unpublished.0.front().is_some_and(|(epoch, _)| *epoch < published) {
+            self.unpublished.1 -= self.unpublished.0.pop_front().map_or(0, |(_, bytes)| bytes);
+        }
         let bound = published.min(waiting);
         if bound > self.bound {
             self.bound = bound;

@@ -19,8 +19,8 @@ use timely::worker::Worker;
 use crate::checkpoint::Store;
 use crate::codec::NewCodec;
 use crate::control::{Control, Wake};
-use crate::dataflow::clock::{Heard, Report, alarm, clock};
-use crate::dataflow::driver::Driver;
+use crate::dataflow::clock::{Alarms, Heard, Report, alarms, clock};
+use crate::dataflow::driver::{Driver, farewell};
 use crate::dataflow::input::{Data, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
 use crate::dataflow::progress::{SharedIntakes, Stages, StoreThread, stages};
@@ -98,6 +98,11 @@ impl<T> Input<T> {
     pub fn on_null(mut self, on_null: OnBad) -> Self {
         self.on_null = on_null;
         self
+    }
+
+    /// Whether some message of it may become a dead letter.
+    pub(crate) fn wants_dead_letters(&self) -> bool {
+        [self.on_bad, self.on_null].contains(&OnBad::DeadLetter)
     }
 }
 
@@ -221,6 +226,11 @@ impl<'s> Flow<'s> {
         })
     }
 
+    /// How many inputs are read so far: the next one gets this number.
+    pub fn inputs(&self) -> usize {
+        self.intakes.borrow().len()
+    }
+
     /// The messages that codecs refused and that are to be dead letters, of all inputs of this worker.
     pub fn rejected(&self) -> Stream<'s, Epoch, Vec<Rejected>> {
         self.rejected.clone()
@@ -243,16 +253,16 @@ impl<'s> Flow<'s> {
         outputs: Vec<(String, Stream<'s, Epoch, Vec<OutputRecord>>)>,
     ) -> Result<()> {
         let (entities, streams) = outputs.into_iter().unzip();
-        let slot = Slot(self.scope.index());
+        let (slot, output) = (Slot(self.scope.index()), self.writers.len());
         let spec = WriterSpec {
             new_sink: Arc::clone(sink),
-            context: WriterContext { slot, run: self.run, entities, outbox: self.store.keeps() },
+            context: WriterContext { slot, output, run: self.run, entities, outbox: self.store.keeps() },
             retry: self.context.retry,
             clock: Arc::clone(&self.context.clock),
             control: self.context.control.clone(),
             status: Arc::clone(&self.context.status),
         };
-        let name = format!("write-{}-{}", self.writers.len(), slot.0);
+        let name = format!("write-{output}-{}", slot.0);
         let writer = Rc::new(WriterThread::spawn(spec, name, self.wake.wake())?);
         self.writers.push(Rc::clone(&writer));
         self.marks.push(write(streams, writer, self.scope));
@@ -311,10 +321,13 @@ pub(crate) fn run_worker(
     build: &dyn for<'s> Fn(&mut Flow<'s>) -> Result<()>,
 ) {
     let _alarm = context.control.worker_alarm();
-    match build_worker(worker, context, build) {
+    let heard = Rc::new(Heard::default());
+    let alarms = alarms(worker, Rc::clone(&heard));
+    match build_worker(worker, context, build, heard, &alarms) {
         Ok(driver) => driver.run(worker),
         Err(error) => {
             context.control.fail(error);
+            farewell(&alarms, worker);
             for dataflow in worker.installed_dataflows() {
                 worker.drop_dataflow(dataflow);
             }
@@ -326,6 +339,8 @@ fn build_worker(
     worker: &mut Worker,
     context: &Arc<JobContext>,
     build: &dyn for<'s> Fn(&mut Flow<'s>) -> Result<()>,
+    heard: Rc<Heard>,
+    alarms: &Alarms,
 ) -> Result<Driver> {
     let mut store = (context.new_store)();
     let claim = store.claim(&context.name, false)?;
@@ -333,13 +348,10 @@ fn build_worker(
     store.manifest(worker.peers())?;
     let index = worker.index();
     let wake = LateWake::default();
-    let heard = Rc::new(Heard::default());
     let epoch = context.clock.wall().max(restored.above);
     let (driver, addresses) = worker.dataflow::<Epoch, _, _>(|scope| -> Result<_> {
         let (mut reports_in, reports) = scope.new_input::<Vec<Report>>();
         let (mut rejected_in, rejected) = scope.new_input::<Vec<Rejected>>();
-        let (alarm_in, alarms) = scope.new_input::<Vec<()>>();
-        alarm(alarms, Rc::clone(&heard));
         let mut flow = Flow {
             context: Arc::clone(context),
             scope,
@@ -390,7 +402,9 @@ fn build_worker(
             epoch,
             intakes: flow.intakes,
             inputs: Some((reports_in, rejected_in)),
-            alarm: alarm_in,
+            alarms: Rc::clone(alarms),
+            stops: false,
+            unpublished: Default::default(),
             heard: Rc::clone(&heard),
             complete,
             waiting: flow.waiting,

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 
-use crate::commit::{CommitThread, Done};
+use crate::commit::{CommitThread, Done, MOST_REJECTED};
 use crate::dataflow::clock::Report;
 use crate::dataflow::{Arrived, Rejected};
 use crate::epoch::Epoch;
@@ -279,6 +279,10 @@ impl<T: Data> Intake for TypedIntake<T> {
         /// Bindings that are kept: more let commits follow more closely, fewer take less memory.
         const MOST: usize = 1_024;
         self.ledger.thin(MOST);
+        let mut surplus = self.rejections.values().map(Vec::len).sum::<usize>().saturating_sub(MOST_REJECTED);
+        while let Some(oldest) = self.rejections.first_entry().filter(|_| surplus > 0) {
+            surplus = surplus.saturating_sub(oldest.remove().len());
+        }
     }
 
     fn finish(self: Box<Self>, longest: Duration) -> bool {

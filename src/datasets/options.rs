@@ -242,7 +242,7 @@ pub(super) fn parse(args: &[String]) -> Result<(&'static dyn Shape, Options)> {
         if given.iter().any(|(other, _)| other.name == name) {
             problems.push(format!("--{name} is given twice"));
         }
-        match value.or_else(|| args.next()) {
+        match value.or_else(|| args.next_if(|arg| !arg.starts_with("--"))) {
             Some(value) => given.push((entry, value)),
             None => problems.push(format!("--{name} needs a value: --{name} {}", entry.value)),
         }

@@ -69,8 +69,6 @@ struct CaughtUp {
     since: Duration,
     /// When it was last said.
     said: Duration,
-    /// Up to where elapsed time is already in the split time.
-    counted: Duration,
     /// Wall less monotonic time when it began, in milliseconds: it changes when the wall clock jumps.
     skew: i128,
 }
@@ -82,6 +80,8 @@ pub struct SplitTime {
     max_ahead: u64,
     /// The time itself. In event mode the largest believed timestamp, from which the disorder is still to be taken.
     time: u64,
+    /// Up to where elapsed time is in it: evidence that comes late must not count the same time again.
+    counted: Duration,
     caught_up: Option<CaughtUp>,
     ended: bool,
 }
@@ -93,7 +93,14 @@ fn skew(now: Now) -> i128 {
 impl SplitTime {
     /// A split of which nothing was read yet. `max_ahead` is how far timestamps may be ahead of the wall clock.
     pub fn new(mode: TimeMode, max_ahead: Duration) -> Self {
-        SplitTime { mode, max_ahead: max_ahead.as_millis() as u64, time: 0, caught_up: None, ended: false }
+        SplitTime {
+            mode,
+            max_ahead: max_ahead.as_millis() as u64,
+            time: 0,
+            counted: Duration::ZERO,
+            caught_up: None,
+            ended: false,
+        }
     }
 
     /// A record was read; `timestamp` is its own, if it has one. `clock` is the job's clock as far as it is known here: a record
@@ -127,7 +134,8 @@ impl SplitTime {
             (Evidence::CaughtUp, Some(caught_up)) => caught_up.said = now.monotonic,
             (Evidence::CaughtUp, none) => {
                 let since = now.monotonic;
-                *none = Some(CaughtUp { since, said: since, counted: since, skew: skew(now) });
+                *none = Some(CaughtUp { since, said: since, skew: skew(now) });
+                self.counted = self.counted.max(since);
             }
             (Evidence::Behind, _) => self.caught_up = None,
             (Evidence::Ended, _) => {
@@ -144,7 +152,7 @@ impl SplitTime {
             _ if self.ended => None,
             TimeMode::Auto { .. } => Some(self.time),
             TimeMode::Event { idle_after, .. }
-                if self.caught_up.is_some_and(|caught_up| now.monotonic - caught_up.since >= idle_after) =>
+                if self.caught_up.is_some_and(|c| now.monotonic.saturating_sub(c.since) >= idle_after) =>
             {
                 None
             }
@@ -171,9 +179,9 @@ impl SplitTime {
         let fresh_until = caught_up.said + EVIDENCE_AGE;
         let upto = now.monotonic.min(fresh_until);
         if let TimeMode::Auto { window } = self.mode {
-            let passed = upto.saturating_sub(caught_up.counted).as_millis() as u64;
+            let passed = upto.saturating_sub(self.counted).as_millis() as u64;
             self.time += passed;
-            caught_up.counted += Duration::from_millis(passed);
+            self.counted += Duration::from_millis(passed);
             if skew(now).abs_diff(caught_up.skew) > u128::from(JUMP_MS) {
                 caught_up.since = now.monotonic;
                 caught_up.skew = skew(now);
@@ -235,6 +243,18 @@ mod tests {
         assert_eq!(split.time(at(71_000)), Some(3_000));
         split.evidence(Evidence::Behind, at(71_000));
         assert_eq!(split.time(at(72_000)), Some(3_000));
+    }
+
+    /// A worker counts time when it closes an epoch, and takes what its reader has said before that only then.
+    #[test]
+    fn evidence_that_comes_late_counts_no_time_twice() {
+        let mut split = auto();
+        split.evidence(Evidence::CaughtUp, at(0));
+        assert_eq!(split.time(at(100)), Some(100));
+        split.evidence(Evidence::Behind, at(50));
+        split.evidence(Evidence::CaughtUp, at(60));
+        assert_eq!(split.time(at(100)), Some(100));
+        assert_eq!(split.time(at(130)), Some(130));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::key::Key;
+use super::key::{Key, KeyHash};
 use super::record::Payload;
 use super::state::State;
 use super::store::Store;
@@ -62,12 +62,14 @@ impl<P: Payload> Details<P> {
         Details { store, sides }
     }
 
-    /// What is known about the key that has this state; `None` if it has changed since.
+    /// What is known about the key that has this hash and this state; `None` if it has changed since. A key that was forgotten
+    /// and finished again meanwhile may answer as it is now.
     ///
     /// States of other workers mean nothing here.
-    pub fn get(&self, state: State) -> Option<Detail> {
+    pub fn get(&self, hash: KeyHash, state: State) -> Option<Detail> {
         let store = self.store.borrow();
-        let card = store.card(state)?;
+        // Readers of the trace are behind: the slot of a key that is forgotten may be another's by now.
+        let card = store.card(state).filter(|card| card.hash() == hash)?;
         let mut sides: Vec<Option<SideDetail>> = (0..self.sides)
             .map(|side| card.position(side))
             .map(|position| position.map(|(split, offset)| SideDetail { split, offset, waits: None }))

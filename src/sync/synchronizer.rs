@@ -349,6 +349,7 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
         let (key, dropped) = (arrivals.key, self.counts.dropped(loses) - before);
         if dropped > 0 {
             let action = if loses == Reason::Overridden { "DUPLICATE-OVERRIDE" } else { "DUPLICATE" };
+            let key = key.clone().or_else(|| Some(card.as_ref()?.key(self.rules.sides)));
             tracing::trace!(action, records = dropped, key = key.as_ref().map(tracing::field::display));
         }
         let mut card = match (card, &key) {

@@ -109,12 +109,16 @@ impl std::fmt::Debug for TopicOutputs {
     }
 }
 
+/// Members of documents that are no sides.
+pub(crate) const RESERVED: [&str; 3] = ["key", "error", "late"];
+
 /// Builds the job: reads each side, synchronizes them, writes the outputs, and keeps the tally. The names are those of the sides
 /// in the documents.
 ///
 /// # Errors
 ///
-/// Options that are not valid, or whose number of sides is another; threads that cannot be started.
+/// Options that are not valid, or whose number of sides is another; sides with the same or a reserved name (`key`, `error`,
+/// `late`); dead letters without a topic; threads that cannot be started.
 pub fn synchronize_topics<'s>(
     flow: &mut Flow<'s>,
     sides: &[(String, Input<Keyed>)],
@@ -127,6 +131,8 @@ pub fn synchronize_topics<'s>(
         let text = format!("{} sides with {} windows: give one for each", sides.len(), options.windows.len());
         return Err(Error::new(ErrorKind::Config, text));
     }
+    check_sides(sides, outputs)?;
+    let first = flow.inputs();
     let mut records: Option<Stream<'s, Epoch, Vec<Record<Bytes>>>> = None;
     for (side, (name, input)) in sides.iter().enumerate() {
         let (side, name) = (side as u8, name.clone()); // at most MAX_SIDES
@@ -152,15 +158,35 @@ pub fn synchronize_topics<'s>(
     let mut topics = vec![(outputs.joined.clone(), joined)];
     topics.extend(outputs.delay.clone().map(|topic| (topic, delayed)));
     if let Some(topic) = &outputs.dead_letter {
-        let letters = flow.rejected().map(move |rejected| letter(&names, &rejected));
+        // Another input of the flow has refusals of its own.
+        let letters = flow.rejected().flat_map(move |rejected| {
+            let name = rejected.input.checked_sub(first).and_then(|side| names.get(side))?;
+            Some(letter(name, &rejected))
+        });
         topics.push((topic.clone(), letters));
     }
     flow.write(&outputs.sink, topics)
 }
 
-fn letter(names: &[String], rejected: &Rejected) -> OutputRecord {
+/// Names that would be twice in a document, and dead letters that nobody writes.
+fn check_sides(sides: &[(String, Input<Keyed>)], outputs: &TopicOutputs) -> Result<()> {
+    let mut problems = vec![];
+    for (side, (name, input)) in sides.iter().enumerate() {
+        if RESERVED.contains(&name.as_str()) {
+            problems.push(format!("side {side} is called {name:?}, which is a member of every document: rename it"));
+        }
+        if sides[..side].iter().any(|(other, _)| other == name) {
+            problems.push(format!("two sides are called {name:?}: rename one of them"));
+        }
+        if input.wants_dead_letters() && outputs.dead_letter.is_none() {
+            problems.push(format!("side {name:?} has dead letters, but no topic for them is given"));
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Error::config(&problems)) }
+}
+
+fn letter(topic: &str, rejected: &Rejected) -> OutputRecord {
     let mut buffer = BytesMut::new();
-    let topic = names.get(rejected.input).map_or("", String::as_str);
     let Rejected { reason, error, split, message, .. } = rejected;
     dead_letter(&mut buffer, *reason, error, topic, split, message);
     OutputRecord { value: buffer.freeze(), key: message.key.clone(), timestamp: message.timestamp, headers: vec![] }

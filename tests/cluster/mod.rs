@@ -299,6 +299,21 @@ fn a_signal_ends_a_process_that_waits_for_others() {
     assert_eq!(cluster.wait(STOP_WITHIN / 2), [Some(0)]);
 }
 
+#[cfg(feature = "kafka")]
+#[test]
+fn a_stop_while_the_broker_is_away_is_no_failure() {
+    let port = free_ports(1)[0];
+    let line = format!(
+        "sync -b 127.0.0.1:{port} --topic_one one --topic_two two --topic_one_keys k --topic_two_keys k --window_time 10 -o sync \
+         --until end"
+    );
+    let mut cluster = Cluster::start(&words(&line), 1, 1, 0);
+    until("the broker is asked again", DEADLINE, || cluster.text("stderr-0").contains("reading again"));
+    cluster.signal(0, "TERM");
+    assert_eq!(cluster.wait(STOP_WITHIN), [Some(0)], "{}", cluster.text("stderr-0"));
+    assert!(!cluster.text("stderr-0").contains("ERROR"), "{}", cluster.text("stderr-0"));
+}
+
 #[test]
 fn a_second_signal_ends_the_process_at_once() {
     // Nobody reads the pipe that the output is, so it cannot even be opened, and the job cannot stop.

@@ -1,6 +1,7 @@
 //! Jobs that run, on the memory broker: in which order things become durable, how epochs follow each other and time passes,
 //! how a job ends.
 
+mod cluster;
 mod durability;
 mod epochs;
 mod pair;

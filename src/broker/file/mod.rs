@@ -98,7 +98,7 @@ pub fn sink_on(disk: Arc<dyn Disk>, folder: &str, options: &BrokerOptions) -> Re
     Ok(Arc::new(move || Ok(Box::new(sink::FileSink::new(Arc::clone(&disk), &folder)))))
 }
 
-fn check_name(what: &str, name: &str) -> Result<()> {
+pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
     if name.is_empty() || name.contains(['/', '\0']) {
         let text = format!("{what} {name:?} cannot be part of a file's name: it must not be empty or contain a slash");
         return Err(Error::new(ErrorKind::Config, text));

@@ -36,8 +36,6 @@ pub(super) struct FileReader {
     next_look: Duration,
     /// When lines last came.
     busy: Duration,
-    /// When caught up was last said.
-    said: Duration,
     told: Progress,
 }
 
@@ -50,7 +48,6 @@ impl FileReader {
             clock: SystemClock::new(),
             next_look: Duration::ZERO,
             busy: Duration::ZERO,
-            said: Duration::ZERO,
             told: Progress::Open,
         };
         reader.assign(assignments, &[])?;
@@ -63,6 +60,7 @@ impl FileReader {
         self.turn = (self.turn + 1) % count.max(1);
         for index in 0..count {
             let split = &mut self.splits[(self.turn + index) % count];
+            split.asked = false;
             split.poll(batch, &mut budget, now)?;
         }
         if budget.bytes < MAX_BYTES {
@@ -78,17 +76,20 @@ impl FileReader {
 
     /// Says the evidence that has changed, or all of it that is to be said again. Returns whether there was any.
     fn say(&mut self, batch: &mut Batch, now: Duration) -> bool {
-        let again = now.saturating_sub(self.said) >= SAY_AGAIN;
         let mut any = false;
         for split in &mut self.splits {
-            if split.said != Some(split.evidence) || again && split.evidence == Evidence::CaughtUp {
-                split.said = Some(split.evidence);
+            let news = match split.said {
+                Some((said, at)) if said == split.evidence => {
+                    let aged = now.saturating_sub(at) >= SAY_AGAIN;
+                    said == Evidence::CaughtUp && split.asked && aged
+                }
+                _ => true,
+            };
+            if news {
+                split.said = Some((split.evidence, now));
                 batch.evidence.push((split.split.id, split.evidence));
                 any = true;
             }
-        }
-        if again {
-            self.said = now;
         }
         any
     }

@@ -40,8 +40,10 @@ pub(super) struct FileSplit {
     pub split: Split,
     pub paused: bool,
     pub evidence: Evidence,
-    /// The evidence that the caller knows.
-    pub said: Option<Evidence>,
+    /// The evidence that the caller knows, and when it was told.
+    pub said: Option<(Evidence, Duration)>,
+    /// It was looked at in this turn.
+    pub asked: bool,
     path: PathBuf,
     text: Text,
     lines: Lines,
@@ -69,6 +71,7 @@ impl FileSplit {
             paused: false,
             evidence: Evidence::Behind,
             said: None,
+            asked: false,
             text: match Packing::of(&assignment.split.name) {
                 Packing::Plain => Text::Plain(file),
                 packing => Text::Packed(packing.unpack(file).map_err(failed)?),
@@ -108,7 +111,7 @@ impl FileSplit {
         if from > len {
             return Err(self.lost(&format!("it has only {len} bytes: it was truncated or replaced")));
         }
-        self.before = around[0];
+        self.before = around.first().copied().unwrap_or(b'\n'); // cut off meanwhile: the first read says so
         if from == len {
             self.skip_line = self.before != b'\n';
             self.before = b'\n';
@@ -130,6 +133,11 @@ impl FileSplit {
         if self.paused || self.evidence == Evidence::Ended {
             return Ok(());
         }
+        // Others have used up the turn: this one is as it was, which says nothing about now.
+        if budget.messages == 0 || budget.bytes == 0 {
+            return Ok(());
+        }
+        self.asked = true;
         self.evidence = loop {
             if self.skip == 0 && !self.give_lines(batch, budget) {
                 break if self.is_over() { Evidence::Ended } else { Evidence::Behind };
@@ -268,7 +276,12 @@ impl FileSplit {
         let (grown, same) = (metadata.len() > self.offset + self.lines.len() as u64, named == identity(metadata));
         match (same, grown) {
             (true, false) => Ok(Evidence::CaughtUp),
-            (_, true) => Ok(Evidence::Behind), // the next call reads it
+            (same, true) => {
+                if !same {
+                    self.looked = Duration::ZERO; // once the rest is read it is an error, at once
+                }
+                Ok(Evidence::Behind) // the next call reads it
+            }
             (false, false) => Err(self.lost(
                 "it was read to its end and then replaced by another file (rotation), whose offsets cannot be told from its \
                  own: give each file a number of its own, or start again from the earliest position",

@@ -106,6 +106,15 @@ pub fn sink(hosts: &str, options: &BrokerOptions) -> Result<NewSink> {
     Ok(Arc::new(move || Ok(Box::new(KafkaSink::new(name.clone(), config.clone())))))
 }
 
+/// Checks the name of a topic.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`], with what such a name is made of.
+pub fn check_topic(topic: &str) -> Result<()> {
+    config::topic_problem(topic).map_or(Ok(()), |problem| Err(Error::config(&[problem])))
+}
+
 /// One topic. Its own client asks about partitions and offsets; every reader gets a new one.
 struct KafkaSource {
     name: String,

@@ -292,14 +292,14 @@ impl MemoryBroker {
         self.shared.look(|state| state.rejected.get(topic).cloned().unwrap_or_default())
     }
 
-    /// The mark of a slot of a group: everything below it is published.
+    /// The mark of a slot of the first output of a group: everything below it is published.
     pub fn published(&self, group: &str, slot: Slot) -> Option<Epoch> {
-        self.shared.look(|state| state.slots.get(&(group.into(), slot)).and_then(|slot| slot.published))
+        self.shared.look(|state| state.slots.get(&(group.into(), 0, slot)).and_then(|slot| slot.published))
     }
 
-    /// The newest run that opened a slot of a group.
+    /// The newest run that opened a slot of the first output of a group.
     pub fn run(&self, group: &str, slot: Slot) -> Option<RunNumber> {
-        self.shared.look(|state| state.slots.get(&(group.into(), slot)).map(|slot| slot.run))
+        self.shared.look(|state| state.slots.get(&(group.into(), 0, slot)).map(|slot| slot.run))
     }
 
     fn no_topic(&self, topic: &str) -> Error {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::state::{SlotState, State, Topic};
+use super::state::{SlotState, State, Topic, WriterId};
 use super::{MemoryBroker, MemoryMessage};
 use crate::broker::outbox;
 use crate::epoch::Epoch;
@@ -31,7 +31,7 @@ impl Sink for MemorySink {
     }
 
     fn open(&mut self, context: &WriterContext) -> Result<Box<dyn Writer>> {
-        let id = (self.group.clone(), context.slot);
+        let id = (self.group.clone(), context.output, context.slot);
         let connection = self.broker.shared.change(|state| {
             let mut connection = state.connection;
             state.serve(&mut connection)?;
@@ -50,13 +50,13 @@ impl Sink for MemorySink {
 }
 
 /// A slot belongs to the newest run that opened it.
-fn check_run(state: &State, id: &(String, Slot), run: RunNumber) -> Result<()> {
+fn check_run(state: &State, id: &WriterId, run: RunNumber) -> Result<()> {
     match state.slots.get(id) {
         Some(slot) if slot.run > run => Err(Error::new(
             ErrorKind::Fenced,
             format!(
-                "slot {} of group {:?} is fenced: run {} has taken over from run {}",
-                id.1.0, id.0, slot.run.0, run.0
+                "slot {} of output {} of group {:?} is fenced: run {} has taken over from run {}",
+                id.2.0, id.1, id.0, slot.run.0, run.0
             ),
         )),
         _ => Ok(()),
@@ -65,7 +65,7 @@ fn check_run(state: &State, id: &(String, Slot), run: RunNumber) -> Result<()> {
 
 struct MemoryWriter {
     broker: MemoryBroker,
-    id: (String, Slot),
+    id: WriterId,
     context: WriterContext,
     connection: u64,
     /// What is not published yet, in the order of writing.
@@ -112,7 +112,7 @@ impl Writer for MemoryWriter {
             let published = state.slots.get(id).and_then(|slot| slot.published);
             for (_, entity, record) in records.into_iter().filter(|(epoch, ..)| Some(*epoch) >= published) {
                 let topic = context.entities.get(entity.0).ok_or_else(|| no_entity(entity, &context.entities))?;
-                append(state, topic, id.1, record);
+                append(state, topic, id.2, record)?;
             }
             let published = published.max(Some(upper));
             state.slots.insert(id.clone(), SlotState { run: context.run, published });
@@ -133,19 +133,21 @@ impl Writer for MemoryWriter {
     }
 }
 
-fn append(state: &mut State, topic: &str, slot: Slot, record: OutputRecord) {
+fn append(state: &mut State, topic: &str, slot: Slot, record: OutputRecord) -> Result<()> {
     let OutputRecord { key, value, timestamp, headers } = record;
     let message = MemoryMessage { key, value: Some(value), timestamp, headers };
     // A topic that was removed meanwhile is made again, as at `open`.
-    let topic = state.topics.entry(topic.into()).or_insert_with(|| Topic::Log(super::log::Log::new(1)));
-    match topic {
+    let found = state.topics.entry(topic.into()).or_insert_with(|| Topic::Log(super::log::Log::new(1)));
+    match found {
         Topic::Log(log) => {
-            if let Some(split) = log.split_of(message.key.as_deref(), slot.0) {
-                split.messages.push_back(message);
-            }
+            let none = || {
+                Error::new(ErrorKind::Write, format!("topic {topic:?} of the memory broker has no split to write to"))
+            };
+            log.split_of(message.key.as_deref(), slot.0).ok_or_else(none)?.messages.push_back(message);
         }
         Topic::Queue(queue) => queue.append(message),
     }
+    Ok(())
 }
 
 fn no_entity(entity: Entity, entities: &[String]) -> Error {

@@ -32,6 +32,9 @@ pub(super) enum Topic {
     Queue(Queue),
 }
 
+/// Group, output and slot of a writer.
+pub(super) type WriterId = (String, usize, Slot);
+
 /// What is known of a writer's slot.
 #[derive(Debug)]
 pub(super) struct SlotState {
@@ -48,8 +51,7 @@ pub(super) struct State {
     /// Grows when all connections break.
     pub connection: u64,
     pub unreachable: bool,
-    /// By group and slot.
-    pub slots: BTreeMap<(String, Slot), SlotState>,
+    pub slots: BTreeMap<WriterId, SlotState>,
     /// By topic.
     pub rejected: BTreeMap<String, Vec<(Offset, Reason)>>,
     /// How many sources were opened.
