@@ -1,11 +1,14 @@
 //! What a job costs that has nothing to do, in shares of a core.
 //!
-//! `cargo bench --bench idle` (about a minute: the jobs run side by side, each in a process of its own); `-- --smoke` takes 3
-//! seconds and judges nothing.
+//! `cargo bench --bench idle` (about a minute: the jobs run side by side, each in a process of its own; with `--features kafka` on
+//! Kafka too, which needs Java); `-- --smoke` takes 3 seconds and judges nothing.
 //!
 //! What should be free: a job on the memory broker, which wakes its reader when something comes. What cannot be quite free:
 //! followed files, whose length is looked at 20 times a second, and records that wait, because time must pass for them.
 
+#[cfg(feature = "kafka")]
+#[path = "support/kafka_broker.rs"]
+mod kafka_broker;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -29,8 +32,9 @@ static ALLOCATOR: syncline::allocator::MiMalloc = syncline::allocator::MiMalloc;
 
 /// The first argument of a process that runs one job.
 const CHILD: &str = "--child";
-/// What the jobs do: the broker, and how many records wait.
-const JOBS: [(&str, usize); 4] = [("memory", 0), ("file", 0), ("memory", 1_000), ("file", 1_000)];
+/// What the jobs do: the broker, how many records wait, and what share of a core in % is too much.
+const JOBS: [(&str, usize, Option<f64>); 4] =
+    [("memory", 0, Some(0.2)), ("file", 0, Some(0.2)), ("memory", 1_000, None), ("file", 1_000, None)];
 /// Until the job has started and has nothing to do any more.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -48,22 +52,31 @@ fn main() -> ExitCode {
     let smoke = args.iter().any(|arg| arg == "--smoke");
     let seconds: u64 = if smoke { 1 } else { 60 };
     println!("idle: {}", machine());
-    let children: Vec<_> = JOBS
+    let mut jobs: Vec<(String, usize, Option<f64>)> =
+        JOBS.iter().map(|(broker, waiting, most)| (broker.to_string(), *waiting, *most)).collect();
+    #[cfg(feature = "kafka")]
+    let kafka = kafka_broker::Broker::start();
+    #[cfg(feature = "kafka")]
+    {
+        kafka.create(2, &["one", "two", "joined"]);
+        jobs.push((kafka.hosts.clone(), 0, Some(1.0)));
+    }
+    let children: Vec<_> = jobs
         .iter()
-        .map(|(broker, waiting)| {
+        .map(|(broker, waiting, _)| {
             let mut command = Command::new(std::env::current_exe().expect("the bench has a path"));
             command.args([CHILD, broker, &waiting.to_string(), &seconds.to_string()]).stdout(Stdio::piped());
             command.spawn().expect("the process starts")
         })
         .collect();
-    let target = Target { better: Better::Low, must: 0.2, goal: 0.2 };
     let mut reached = true;
-    for ((broker, waiting), child) in JOBS.iter().zip(children) {
+    for ((broker, waiting, most), child) in jobs.iter().zip(children) {
         let output = child.wait_with_output().expect("the process ends");
         assert!(output.status.success(), "the job on {broker} ends with {}", output.status);
         let cpu: f64 = String::from_utf8_lossy(&output.stdout).trim().parse().expect("the process prints a number");
         let share = 100.0 * cpu / seconds as f64;
-        if *waiting == 0 {
+        if let Some(most) = *most {
+            let target = Target { better: Better::Low, must: most, goal: most };
             let (line, judged) =
                 target.verdict(&format!("{broker}, nothing to do for {seconds} s"), share, " % of a core");
             println!("{line}");
@@ -80,7 +93,8 @@ fn child_cpu(broker: &str, waiting: usize, seconds: u64) -> Duration {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let url = match broker {
         "file" => format!("file:{}", folder.path().display()),
-        _ => "memory:idle".to_owned(),
+        "memory" => "memory:idle".to_owned(),
+        hosts => hosts.to_owned(),
     };
     let lines: Vec<String> = (0..waiting).map(|number| format!("{{\"k\":{number}}}")).collect();
     prepare(&url, folder.path(), &lines);
@@ -118,6 +132,7 @@ fn prepare(url: &str, folder: &Path, lines: &[String]) {
             ["one", "two"].iter().for_each(|topic| broker.create_topic(topic, 1));
             broker.extend("one", 0, lines.iter().cloned()).expect("the topic is there");
         }
+        None if !url.starts_with("file:") => assert!(lines.is_empty(), "topics of Kafka are made before, and empty"),
         None => {
             let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
             std::fs::write(folder.join("one.jsonl"), text).expect("the file can be written");

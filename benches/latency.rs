@@ -1,12 +1,16 @@
 //! From the arrival of the second side to the joined record in the output, at 20,000 records a second.
 //!
-//! `cargo bench --bench latency` (about a minute); `-- --smoke` takes a second for each broker and judges nothing.
+//! `cargo bench --bench latency` (about a minute; with `--features kafka` Kafka too, which needs Java); `-- --smoke` takes a second
+//! for each broker and judges nothing.
 //!
 //! A thread appends records every millisecond, both sides of a key 100 ms apart; another follows the output. The time of a
 //! record is taken before it is appended, so the producer's own delay counts. What it consists of: the reader's wait (a
 //! followed file is looked at every millisecond while lines come, a memory topic wakes its reader), the epoch (at least a
 //! millisecond), and three short ways through threads. What would make it worse: larger epochs, more of them in flight.
 
+#[cfg(feature = "kafka")]
+#[path = "support/kafka_broker.rs"]
+mod kafka_broker;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -54,12 +58,19 @@ fn main() -> ExitCode {
     let seconds = if smoke { 1 } else { 30 };
     println!("latency: {}", machine());
     let mut reached = true;
-    for broker in ["memory", "file"] {
-        let histogram = measure(broker, Duration::from_secs(seconds));
+    let low = |must, goal| Target { better: Better::Low, must, goal };
+    let here = [low(3.0, 3.0), low(15.0, 5.0)];
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let mut brokers: Vec<(&str, Ends, [Target; 2])> =
+        vec![("memory", memory(), here), ("file", files(folder.path()), here)];
+    #[cfg(feature = "kafka")]
+    let broker = kafka_broker::Broker::start();
+    #[cfg(feature = "kafka")]
+    brokers.push(("kafka", kafka(&broker), [low(10.0, 6.0), low(40.0, 25.0)]));
+    for (broker, ends, [p50, p99]) in brokers {
+        let histogram = measure(ends, Duration::from_secs(seconds));
         println!("{}", latency_line(broker, &histogram));
         let at = |share: f64| histogram.value_at_quantile(share) as f64 / 1e3;
-        let p50 = Target { better: Better::Low, must: 3.0, goal: 3.0 };
-        let p99 = Target { better: Better::Low, must: 15.0, goal: 5.0 };
         for (line, judged) in [
             p50.verdict(&format!("{broker}, median"), at(0.5), " ms"),
             p99.verdict(&format!("{broker}, p99"), at(0.99), " ms"),
@@ -91,13 +102,10 @@ impl Sent {
 type Append = Box<dyn FnMut(usize, Vec<String>) + Send>;
 /// Gives lines of the output that are new, perhaps none.
 type Follow = Box<dyn FnMut(&mut dyn FnMut(&[u8]))>;
+/// The URL of a broker, and both ends of a job on it.
+type Ends = (String, Append, Follow);
 
-fn measure(broker: &str, length: Duration) -> Histogram<u64> {
-    let folder = tempfile::tempdir().expect("a folder can be made");
-    let (url, append, mut follow) = match broker {
-        "file" => files(folder.path()),
-        _ => memory(),
-    };
+fn measure((url, append, mut follow): Ends, length: Duration) -> Histogram<u64> {
     let input = |topic: &str| {
         let source = broker::source(&url, topic, &BrokerOptions::default()).expect("a source");
         let codec = key_codec(vec!["k".parse().expect("a path")], None, KeyTypes::Typed).expect("a codec");
@@ -171,7 +179,39 @@ fn key_of(line: &[u8]) -> usize {
     digits.iter().take_while(|byte| byte.is_ascii_digit()).fold(0, |key, digit| 10 * key + usize::from(digit - b'0'))
 }
 
-fn memory() -> (String, Append, Follow) {
+#[cfg(feature = "kafka")]
+fn kafka(broker: &kafka_broker::Broker) -> Ends {
+    use rdkafka::consumer::{BaseConsumer, Consumer as _};
+    use rdkafka::message::Message as _;
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+    use rdkafka::{Offset, TopicPartitionList};
+
+    broker.create(1, &["one", "two", "joined"]);
+    let producer: BaseProducer = broker.config().set("acks", "1").set("linger.ms", "1").create().expect("a client");
+    let append = move |side: usize, lines: Vec<String>| {
+        for line in &lines {
+            let record = BaseRecord::<(), str>::to(["one", "two"][side]).partition(0).payload(line);
+            producer.send(record).map_err(|(error, _)| error).expect("the client takes it");
+        }
+        producer.poll(Duration::ZERO);
+    };
+    let mut config = broker.config();
+    config.set("group.id", "latency").set("enable.auto.commit", "false").set("isolation.level", "read_committed");
+    let consumer: BaseConsumer = config.set("fetch.queue.backoff.ms", "1").create().expect("a client");
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset("joined", 0, Offset::Beginning).expect("an offset");
+    consumer.assign(&list).expect("partitions can be assigned");
+    let follow = move |give: &mut dyn FnMut(&[u8])| {
+        let mut patience = Duration::from_millis(100);
+        while let Some(message) = consumer.poll(patience) {
+            give(message.expect("the broker answers").payload().expect("a value"));
+            patience = Duration::ZERO;
+        }
+    };
+    (broker.hosts.clone(), Box::new(append), Box::new(follow))
+}
+
+fn memory() -> Ends {
     let broker = MemoryBroker::named("latency");
     ["one", "two", "joined"].iter().for_each(|topic| broker.create_topic(topic, 1));
     let (mut reader, output) = (memory_reader(&broker), broker.clone());
@@ -205,7 +245,7 @@ fn memory_reader(broker: &MemoryBroker) -> Box<dyn Reader> {
     source.open(&assignments).expect("the output can be read").0
 }
 
-fn files(folder: &Path) -> (String, Append, Follow) {
+fn files(folder: &Path) -> Ends {
     let path = |topic: &str| folder.join(format!("{topic}.jsonl"));
     let create = |topic| OpenOptions::new().create(true).append(true).open(path(topic)).expect("a file can be made");
     let mut inputs = ["one", "two"].map(create);
