@@ -36,6 +36,12 @@ impl SplitId {
     pub fn number(self) -> u32 {
         (self.0 & ((1 << Self::NUMBER_BITS) - 1)) as u32
     }
+
+    /// The id of split 0 of the same topic: what all ids of a topic have in common.
+    #[cfg(feature = "kafka")]
+    pub(crate) fn first(self) -> Self {
+        SplitId(self.0 >> Self::NUMBER_BITS << Self::NUMBER_BITS)
+    }
 }
 
 impl fmt::Display for SplitId {
@@ -75,6 +81,15 @@ pub struct MessageId(pub u128);
 /// Headers in the order of the message; names may repeat, values may be absent.
 pub type Headers = Vec<(String, Option<Bytes>)>;
 
+/// Who said what time it was when a message was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TimestampType {
+    /// Whoever made the message.
+    Create,
+    /// The broker, when it took the message.
+    Append,
+}
+
 /// One message as a broker delivered it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
@@ -92,6 +107,8 @@ pub struct Message {
     pub value: Option<Bytes>,
     /// When the message was made, in milliseconds since the Unix epoch, as the broker says.
     pub timestamp: Option<u64>,
+    /// Whose time that is, where the broker says.
+    pub timestamp_type: Option<TimestampType>,
     /// When the reader gave it, in milliseconds since the Unix epoch on the wall clock. The reader thread sets it.
     pub arrival: u64,
     /// The headers.
@@ -113,6 +130,7 @@ impl Message {
             key: None,
             value,
             timestamp: None,
+            timestamp_type: None,
             arrival: 0,
             headers: Headers::new(),
             attributes: Vec::new(),

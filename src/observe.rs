@@ -14,6 +14,8 @@ pub struct Snapshot {
     pub refused: [u64; Reason::ALL.len()],
     /// Timestamps too far ahead of the wall clock to be believed.
     pub ahead: u64,
+    /// Offsets that brokers had no longer and that were skipped because an option said so: at least as many as there were messages.
+    pub lost_offsets: u64,
     /// Calls of brokers that failed and were tried again, commits apart.
     pub retries: u64,
     /// Commits that failed; the next one says the same again.
@@ -43,6 +45,10 @@ impl Status {
             *total += refused;
         }
         snapshot.records_read
+    }
+
+    pub(crate) fn lost(&self, offsets: u64) {
+        self.lock().lost_offsets += offsets;
     }
 
     pub(crate) fn retry(&self) {

@@ -137,6 +137,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
         let Some(found) = self.persist(|| source.splits().map(Some))? else { return Ok(()) };
         check_splits(&self.name, &found)?;
         self.check_any(&found)?;
+        self.check_exact(&found)?;
         let mine: Vec<Split> = found.iter().filter(|split| self.is_mine(split)).cloned().collect();
         let Some(mut assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start).map(Some))?
         else {
@@ -165,10 +166,12 @@ impl<T: Send + 'static> ReaderSpec<T> {
         if !self.send(batches, FromReader::Opened(opened)) {
             return Ok(());
         }
-        let discovered = match source.discovery() {
-            Some(every) if !bounded_input => Some(self.discover(source, found, every)?),
-            _ => None,
-        };
+        let every = source.discovery().filter(|_| !bounded_input);
+        if self.worker == 0 {
+            let every = every.map_or_else(|| "never".to_owned(), |every| format!("every {every:?}"));
+            tracing::info!(source = self.name, "new splits are looked for {every}");
+        }
+        let discovered = every.map(|every| self.discover(source, found, every)).transpose()?;
         self.read(&mut *reader, &mut assignments, discovered.as_ref(), batches)
     }
 
@@ -197,6 +200,37 @@ impl<T: Send + 'static> ReaderSpec<T> {
             }
         }
         Ok(())
+    }
+
+    /// A position that names a split must mean one: the rest would silently begin at its beginning.
+    fn check_exact(&self, found: &[Split]) -> Result<()> {
+        let Position::Exact(offsets) = &self.start else { return Ok(()) };
+        let unknown: Vec<&String> =
+            offsets.keys().filter(|name| found.iter().all(|split| split.name != **name)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let known: Vec<&str> = found.iter().map(|split| split.name.as_str()).take(10).collect();
+        let text =
+            format!("the start names {unknown:?}, but the splits of source \"{}\" are called {known:?}", self.name);
+        Err(Error::new(ErrorKind::NotFound, text))
+    }
+
+    /// Counts the offsets that the reader had to skip, and says so.
+    fn count_lost(&self, batch: &Batch, assignments: &[Assignment]) {
+        for lost in &batch.lost {
+            let split = assignments.iter().find(|assignment| assignment.split.id == lost.split);
+            let split = split.map_or_else(|| lost.split.to_string(), |assignment| assignment.split.name.clone());
+            self.status.lost(lost.offsets());
+            tracing::warn!(
+                source = self.name,
+                split,
+                from = lost.from.0,
+                to = lost.to.0,
+                offsets = lost.offsets(),
+                "the broker no longer has these offsets: they are skipped and counted as lost"
+            );
+        }
     }
 
     /// Makes positions of splits numbers.
@@ -331,7 +365,9 @@ impl<T: Send + 'static> ReaderSpec<T> {
                 self.send(batches, FromReader::Removed(ids));
             }
             batch.clear();
-            let progress = match reader.read(&mut batch, READ_WAIT) {
+            let read = reader.read(&mut batch, READ_WAIT);
+            self.count_lost(&batch, assignments);
+            let progress = match read {
                 Ok(progress) => {
                     retry.success();
                     progress

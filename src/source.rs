@@ -10,6 +10,7 @@
 //! | [`Reader`] | one per worker and source ("reader") | up to the wait it was given |
 //! | [`Committer`] | one per worker and source ("committer") | seconds; nothing waits for it but the end of the job |
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +24,85 @@ pub enum Position {
     Earliest,
     /// Behind the newest message that the broker has now.
     Latest,
-    /// Where the name we commit under stands; [`Position::Earliest`] where it stands nowhere.
-    Committed,
+    /// Where the name we commit under stands.
+    Committed {
+        /// What holds for splits where it stands nowhere.
+        otherwise: Otherwise,
+    },
     /// The first message that is not older, in milliseconds since the Unix epoch; [`Position::Latest`] if there is none.
     Timestamp(u64),
+    /// These offsets, by the names of splits; [`Position::Earliest`] for splits that are not named. Nobody asks the broker
+    /// whether they are there: the reader finds out. A job that is started with the name of no split ends with an error.
+    Exact(BTreeMap<String, Offset>),
+}
+
+impl Position {
+    /// Where the name we commit under stands; [`Position::Earliest`] where it stands nowhere.
+    pub const COMMITTED: Position = Position::Committed { otherwise: Otherwise::Earliest };
+}
+
+/// What a [`Position::Committed`] is for a split of which nothing was committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Otherwise {
+    /// [`Position::Earliest`].
+    Earliest,
+    /// [`Position::Latest`].
+    Latest,
+}
+
+/// How often splits are looked for that were not there at the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discovery {
+    /// As the adapter does if it is told nothing.
+    #[default]
+    Usual,
+    /// So often. More often costs the broker a question each, less often delays what is in the new splits.
+    Every(Duration),
+    /// Never: splits that come later are not read.
+    Off,
+}
+
+impl Discovery {
+    /// The time between two looks, of an adapter that usually waits so long.
+    pub fn every(self, usual: Duration) -> Option<Duration> {
+        match self {
+            Discovery::Usual => Some(usual),
+            Discovery::Every(every) => Some(every),
+            Discovery::Off => None,
+        }
+    }
+}
+
+/// What a reader does when the messages at its offset are no longer there, because the broker keeps them for a while only.
+///
+/// An offset beyond the end is an error in any case: it is one of another topic that had the name before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLost {
+    /// [`ErrorKind::OffsetLost`](crate::ErrorKind::OffsetLost).
+    #[default]
+    Fail,
+    /// It goes on with the oldest message there is, and says so in [`Batch::lost`].
+    Earliest,
+    /// It goes on behind the newest message there is, and says so in [`Batch::lost`].
+    Latest,
+}
+
+/// Offsets that were skipped, as [`OnLost`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The split.
+    pub split: SplitId,
+    /// The first offset that was skipped.
+    pub from: Offset,
+    /// Where it goes on.
+    pub to: Offset,
+}
+
+impl Lost {
+    /// How many offsets were skipped: at least as many as there were messages.
+    pub fn offsets(&self) -> u64 {
+        self.to.0.saturating_sub(self.from.0)
+    }
 }
 
 /// How a source gives messages again that were read but not committed.
@@ -79,6 +155,8 @@ pub struct Batch {
     /// What is known about splits after these messages. A split that is not named is as it was: [`Evidence::CaughtUp`] holds
     /// for two seconds after it was last said.
     pub evidence: Vec<(SplitId, Evidence)>,
+    /// Offsets that were skipped before these messages. Nothing is ever skipped without a word here.
+    pub lost: Vec<Lost>,
 }
 
 impl Batch {
@@ -86,6 +164,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.messages.clear();
         self.evidence.clear();
+        self.lost.clear();
     }
 }
 

@@ -26,8 +26,8 @@ use syncline::source::{Assignment, Batch, Evidence, Position, Progress, Reader, 
 
 const START: &str = "tests/brokers/kafka/start.sh DATA 9092 && export SYNCLINE_KAFKA=127.0.0.1:9092";
 /// No test waits longer for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
-const WAIT: Duration = Duration::from_millis(100);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT: Duration = Duration::from_millis(100);
 
 pub(crate) fn broker() -> String {
     let hosts = std::env::var("SYNCLINE_KAFKA").unwrap_or_else(|_| panic!("no broker is named; start one: {START}"));
@@ -150,12 +150,12 @@ impl Topic {
         ends.into_iter().map(|(_, end)| end).collect()
     }
 
-    fn source(&self, group: &str) -> Box<dyn Source> {
+    pub(crate) fn source(&self, group: &str) -> Box<dyn Source> {
         let options = BrokerOptions { group: group.to_string(), ..BrokerOptions::default() };
         kafka::source(&broker(), &self.0, &options).expect("good options")().expect("a source")
     }
 
-    fn split(&self, partition: u32) -> SplitId {
+    pub(crate) fn split(&self, partition: u32) -> SplitId {
         SplitId::numbered(&self.0, partition)
     }
 }
@@ -168,7 +168,7 @@ impl Drop for Topic {
     }
 }
 
-fn assignments(splits: &[Split], from: &Offsets, until: Option<&Offsets>) -> Vec<Assignment> {
+pub(crate) fn assignments(splits: &[Split], from: &Offsets, until: Option<&Offsets>) -> Vec<Assignment> {
     let assignment = |split: &Split| Assignment {
         split: split.clone(),
         from: from[&split.id],
@@ -178,7 +178,7 @@ fn assignments(splits: &[Split], from: &Offsets, until: Option<&Offsets>) -> Vec
 }
 
 /// Reads until `done`, and what was said about every split last.
-fn read_until(
+pub(crate) fn read_until(
     reader: &mut dyn Reader,
     mut done: impl FnMut(&[Message], &[(SplitId, Evidence)], Progress) -> bool,
 ) -> Vec<Message> {
@@ -200,7 +200,7 @@ fn read_until(
 }
 
 /// Reads everything there is now.
-fn read_all(source: &mut dyn Source) -> Vec<Message> {
+pub(crate) fn read_all(source: &mut dyn Source) -> Vec<Message> {
     let splits = source.splits().expect("splits");
     let from = source.resolve(&Position::Earliest, &splits).expect("beginnings");
     let until = source.resolve(&Position::Latest, &splits).expect("ends");
@@ -208,7 +208,7 @@ fn read_all(source: &mut dyn Source) -> Vec<Message> {
     read_until(&mut *reader, |_, _, progress| progress == Progress::Ended)
 }
 
-fn text(bytes: &Option<Bytes>) -> &str {
+pub(crate) fn text(bytes: &Option<Bytes>) -> &str {
     std::str::from_utf8(bytes.as_ref().expect("there")).expect("text")
 }
 
@@ -338,12 +338,12 @@ fn commits_are_what_javas_group_tool_sees() {
     let mut source = topic.source(&group);
     let splits = source.splits().unwrap();
     let earliest = source.resolve(&Position::Earliest, &splits).unwrap();
-    assert_eq!(source.resolve(&Position::Committed, &splits).unwrap(), earliest, "nothing is committed yet");
+    assert_eq!(source.resolve(&Position::COMMITTED, &splits).unwrap(), earliest, "nothing is committed yet");
     let (_reader, mut committer) = source.open(&assignments(&splits, &earliest, None)).unwrap();
     committer.commit(&Offsets::new(), &[]).unwrap();
     committer.commit(&Offsets::from([(splits[0].id, Offset(3))]), &[]).unwrap();
     committer.commit(&Offsets::from([(splits[0].id, Offset(7))]), &[]).unwrap();
-    let committed = source.resolve(&Position::Committed, &splits).unwrap();
+    let committed = source.resolve(&Position::COMMITTED, &splits).unwrap();
     assert_eq!(committed, Offsets::from([(splits[0].id, Offset(7)), (splits[1].id, Offset(0))]));
 
     let said = tool(&["groups", "--describe", "--group", &group], "");
@@ -372,7 +372,7 @@ fn positions_are_made_numbers() {
     assert_eq!(at(Position::Latest), 10);
     assert_eq!(at(Position::Timestamp(base as u64 + 3500)), 4);
     assert_eq!(at(Position::Timestamp(base as u64 + 1_000_000)), 10, "later than everything is the end");
-    assert_eq!(at(Position::Committed), 0);
+    assert_eq!(at(Position::COMMITTED), 0);
     // Beyond the end, as of a topic that was made anew: named, never a silent jump.
     let from = Offsets::from([(splits[0].id, Offset(99))]);
     let (mut reader, _committer) = source.open(&assignments(&splits, &from, None)).unwrap();

@@ -115,5 +115,5 @@ fn a_killed_broker_costs_time_and_nothing_else() {
     assert_eq!(values, (0..3000).map(|number| number.to_string()).collect::<Vec<_>>());
 
     committer.commit(&[(splits[0].id, Offset(3000))].into(), &[]).expect("committed");
-    assert_eq!(source.resolve(&Position::Committed, &splits).expect("offsets")[&splits[0].id], Offset(3000));
+    assert_eq!(source.resolve(&Position::COMMITTED, &splits).expect("offsets")[&splits[0].id], Offset(3000));
 }

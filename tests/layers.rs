@@ -45,10 +45,11 @@ const IMPORTS: [(&str, &str); 24] = [
 const ABOVE_ALL: &str = "cli";
 
 /// Crate, and where it may be named. The command line hands timely its arguments in one place.
-const CRATES: [(&str, &[&str]); 3] = [
+const CRATES: [(&str, &[&str]); 4] = [
     ("timely", &["dataflow/", "sync/", "job.rs", "lib.rs", "cli/run.rs"]),
     ("differential_dataflow", &["dataflow/", "sync/", "checkpoint/compact", "job.rs", "lib.rs"]),
     ("rdkafka", &["broker/kafka/"]),
+    ("regex_automata", &["broker/kafka/"]),
 ];
 
 const MAX_LINES: usize = 500;

@@ -20,6 +20,10 @@ mod kafka_outage;
 #[cfg(feature = "kafka")]
 mod kafka_promises;
 #[cfg(feature = "kafka")]
+mod kafka_source;
+#[cfg(feature = "kafka")]
+mod kafka_source_jobs;
+#[cfg(feature = "kafka")]
 mod kafka_sync;
 mod layers;
 mod licences;

@@ -7,13 +7,13 @@ use syncline::broker::memory::{MemoryBroker, MemoryMessage};
 use syncline::broker::{self, BrokerOptions};
 use syncline::message::{Message, Offset, Offsets, Reason, SplitId};
 use syncline::sink::{Entity, OutputRecord, RunNumber, Slot, Writer, WriterContext};
-use syncline::source::{Assignment, Batch, Committer, Evidence, Position, Progress, Reader};
+use syncline::source::{Assignment, Batch, Committer, Evidence, OnLost, Position, Progress, Reader};
 use syncline::{Error, ErrorKind};
 
 const WAIT: Duration = Duration::from_millis(50);
 
 fn options() -> BrokerOptions {
-    BrokerOptions { group: "group".into(), properties: vec![] }
+    BrokerOptions { group: "group".into(), ..BrokerOptions::default() }
 }
 
 fn open_at(broker: &MemoryBroker, from: Option<u64>) -> (Box<dyn Reader>, Box<dyn Committer>) {
@@ -293,4 +293,29 @@ fn an_idle_reader_sleeps() {
         calls += 1;
     }
     assert!((3..=4).contains(&calls), "{calls} calls in two seconds");
+}
+
+#[test]
+fn trimmed_messages_fail_or_are_said_to_be_lost() {
+    let broker = MemoryBroker::new();
+    broker.create_topic("topic", 1);
+    broker.extend("topic", 0, ["a", "b", "c", "d"]).unwrap();
+    broker.trim("topic", 0, Offset(2)).unwrap();
+    let read = |on_lost_offset, from| {
+        let options = BrokerOptions { on_lost_offset, ..options() };
+        let mut source = broker.source("topic", &options).unwrap()().unwrap();
+        let split = source.splits().unwrap().remove(0);
+        let assignment = Assignment { split, from: Offset(from), until: Some(Offset(4)) };
+        let mut batch = Batch::default();
+        let read = source.open(&[assignment]).unwrap().0.read(&mut batch, Duration::ZERO);
+        read.map(|_| {
+            let lost = batch.lost.iter().map(|lost| (lost.from.0, lost.to.0, lost.offsets())).collect::<Vec<_>>();
+            (lost, batch.messages.iter().map(|message| message.offset.0).collect::<Vec<_>>())
+        })
+    };
+    assert_eq!(read(OnLost::Fail, 1).unwrap_err().kind(), ErrorKind::OffsetLost);
+    assert_eq!(read(OnLost::Earliest, 1).unwrap(), (vec![(1, 2, 1)], vec![2, 3]));
+    assert_eq!(read(OnLost::Latest, 1).unwrap(), (vec![(1, 4, 3)], vec![]));
+    assert_eq!(read(OnLost::Latest, 2).unwrap(), (vec![], vec![2, 3]));
+    assert_eq!(read(OnLost::Earliest, 5).unwrap_err().kind(), ErrorKind::OffsetLost, "beyond the end");
 }

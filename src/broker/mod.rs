@@ -8,13 +8,14 @@
 //! | `memory:NAME` | a broker inside this process |
 //!
 //! A topic may be a whole URL; then it names its broker too: `kafka://host:port/TOPIC`, `file:DIR/TOPIC`,
-//! `memory:NAME/TOPIC`. So the topics of one job may live in different brokers.
+//! `memory:NAME/TOPIC`. So the topics of one job may live in different brokers. In Kafka it may also be a list of topics,
+//! `one,two`; name partitions, `one[0,2]`; or be a regular expression for whole names, `^one-.*`.
 
 use std::fmt::{self, Write};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::NewSink;
-use crate::source::NewSource;
+use crate::source::{Discovery, NewSource, OnLost};
 
 pub mod file;
 #[cfg(feature = "kafka")]
@@ -29,13 +30,22 @@ pub struct BrokerOptions {
     pub group: String,
     /// Properties of the broker's client, in the client's own words.
     pub properties: Vec<(String, String)>,
+    /// How often a source looks for new splits.
+    pub discovery: Discovery,
+    /// What a source does when its position is gone.
+    pub on_lost_offset: OnLost,
 }
 
 /// Names properties, and shows no value: it may be a password.
 impl fmt::Debug for BrokerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.properties.iter().map(|(name, _)| name.as_str()).collect();
-        f.debug_struct("BrokerOptions").field("group", &self.group).field("properties", &names).finish()
+        f.debug_struct("BrokerOptions")
+            .field("group", &self.group)
+            .field("properties", &names)
+            .field("discovery", &self.discovery)
+            .field("on_lost_offset", &self.on_lost_offset)
+            .finish()
     }
 }
 
@@ -163,6 +173,35 @@ pub fn split_topic(broker: &str, topic: &str) -> Result<(String, String)> {
     // `file:/TOPIC` is a file of the root folder, also as `file:///TOPIC`.
     let broker = if matches!(broker, "file:" | "file://") { "file:/" } else { broker };
     if name.is_empty() { Err(missing()) } else { Ok((broker.to_owned(), name.to_owned())) }
+}
+
+/// The name of the topic that a text means in a broker, or `None` if it may mean several: a list or a regular expression. A text
+/// that means nothing is its own name; [`source`] says what is wrong with it.
+pub fn topic_name(broker: &str, topic: &str) -> Option<String> {
+    match parse(broker) {
+        #[cfg(feature = "kafka")]
+        Ok((Scheme { name: "kafka", .. }, _)) => kafka::topic_name(topic),
+        _ => Some(topic.to_owned()),
+    }
+}
+
+/// Whether two texts mean the same splits in a broker, or some of them, as far as that can be said without connecting.
+pub fn overlap(broker: &str, one: &str, two: &str) -> bool {
+    match parse(broker) {
+        #[cfg(feature = "kafka")]
+        Ok((Scheme { name: "kafka", .. }, _)) => one == two || kafka::overlap(one, two),
+        _ => one == two,
+    }
+}
+
+/// Whether the topics that a text means in a broker may have a split of this name.
+pub fn has_split(broker: &str, topic: &str, split: &str) -> bool {
+    match parse(broker) {
+        #[cfg(feature = "kafka")]
+        Ok((Scheme { name: "kafka", .. }, _)) => kafka::has_split(topic, split),
+        Ok((Scheme { name: "file", .. }, _)) => file::has_split(topic, split),
+        _ => split.strip_prefix(topic).is_some_and(|number| number.starts_with('[') && number.ends_with(']')),
+    }
 }
 
 /// Whether this is a URL of a broker, and not the name of a topic or a list of hosts.

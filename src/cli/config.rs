@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::brokers::is_kafka;
-use crate::broker::BrokerOptions;
+use crate::broker::{self, BrokerOptions};
 use crate::reader::{OnBad, Until};
-use crate::source::Position;
+use crate::source::{Discovery, OnLost, Position};
 use crate::sync::json::Path;
 use crate::sync::{AtEnd, Duplicates, KeyTypes, Late, Options};
 
@@ -50,7 +50,7 @@ pub struct SyncConfig {
     pub on_bad_record: OnBad,
     /// The size of the state above which the job ends, in bytes.
     pub max_state_bytes: Option<u64>,
-    /// Where to start.
+    /// Where to start. An exact position names splits of all inputs; [`SyncConfig::start_of`] has those of one.
     pub start: Position,
     /// When to end.
     pub until: Until,
@@ -58,6 +58,10 @@ pub struct SyncConfig {
     pub group: String,
     /// End after so many records.
     pub max_records: Option<u64>,
+    /// How often new splits are looked for.
+    pub discovery: Discovery,
+    /// What happens where the messages at a position are gone.
+    pub on_lost_offset: OnLost,
     /// Properties of Kafka's client.
     pub kafka: Vec<Property>,
     /// Where state was asked to be kept. This version keeps none.
@@ -82,12 +86,26 @@ impl SyncConfig {
         }
     }
 
-    /// What the adapter of this broker is told; properties of Kafka's client are for Kafka only.
+    /// What the adapter of this broker is told; properties of Kafka's client, and what is done about lost positions, are for
+    /// Kafka only.
     pub fn broker_options(&self, broker: &str) -> BrokerOptions {
         let properties = self.kafka.iter().filter(|_| is_kafka(broker));
         BrokerOptions {
             group: self.group.clone(),
             properties: properties.map(|property| (property.name.clone(), property.value.clone())).collect(),
+            discovery: self.discovery,
+            on_lost_offset: if is_kafka(broker) { self.on_lost_offset } else { OnLost::Fail },
+        }
+    }
+
+    /// Where an input starts.
+    pub fn start_of(&self, input: &Input) -> Position {
+        match &self.start {
+            Position::Exact(offsets) => {
+                let own = offsets.iter().filter(|(split, _)| broker::has_split(&input.broker, &input.topic, split));
+                Position::Exact(own.map(|(split, offset)| (split.clone(), *offset)).collect())
+            }
+            start => start.clone(),
         }
     }
 }
@@ -97,7 +115,7 @@ impl SyncConfig {
 pub struct Input {
     /// The broker, as it was written.
     pub broker: String,
-    /// The topic in the broker.
+    /// The topic in the broker, or what means several.
     pub topic: String,
     /// What the side is called in the output.
     pub name: String,

@@ -94,7 +94,7 @@ fn plan(config: &SyncConfig) -> Result<Plan> {
         let codec = key_codec(input.keys.clone(), config.timestamp_field.clone(), config.key_types).map_err(&mut keep);
         if let (Ok(source), Ok(codec)) = (source, codec) {
             let side = Input::new(input.name.clone(), source, codec)
-                .start(config.start.clone())
+                .start(config.start_of(input))
                 .until(config.until)
                 .on_bad(config.on_bad_record)
                 .on_null(config.on_null);

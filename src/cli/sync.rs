@@ -48,11 +48,11 @@ impl Reader<'_> {
     }
 
     /// One of several words; the first is the default.
-    fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> T {
+    pub(super) fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> T {
         self.read(name, |text| find_choice(text, choices)).unwrap_or(choices[0].1)
     }
 
-    fn text(&mut self, name: &str) -> Option<String> {
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
         self.read(name, |text| Ok(text.to_owned()))
     }
 
@@ -88,7 +88,7 @@ impl Reader<'_> {
         });
         let clock = self.clock();
         let (on_null, on_bad_record) = self.policies(dead_letter_topic.is_some());
-        let group = format!("fasten.{}.{}.sync", inputs[0].topic, inputs[1].topic);
+        let group = self.group(&inputs);
         let (backend_folder, mut warnings) = self.state();
         let at_end = self.choice("at_end", &[("delay", AtEnd::Delay), ("keep", AtEnd::Keep)]);
         if at_end == AtEnd::Keep {
@@ -96,7 +96,7 @@ impl Reader<'_> {
                         offsets are not committed";
             warnings.push(what.to_owned());
         }
-        let (start, until) = (self.start(), self.until());
+        let (start, until) = (self.start(&inputs), self.until());
         self.times_of_files(&inputs, timestamp_field.is_some(), clock, &start, until);
         let kafka = properties::read(self, outside.env);
         let kafka_used =
@@ -104,6 +104,7 @@ impl Reader<'_> {
         if !kafka.is_empty() && !kafka_used {
             self.problem("--kafka without a broker that is Kafka", "leave it out, or give --brokers host:port");
         }
+        let on_lost_offset = self.on_lost_offset(&inputs);
         SyncConfig {
             output_broker,
             joined_topic,
@@ -124,7 +125,9 @@ impl Reader<'_> {
             max_state_bytes: self.read("max_state", units::bytes),
             start,
             until,
-            group: self.text("group").unwrap_or(group),
+            group,
+            discovery: self.discovery(until),
+            on_lost_offset,
             max_records: self.max_records(),
             kafka,
             backend_folder,
@@ -166,7 +169,18 @@ impl Reader<'_> {
             self.problem(format!("--topic_{side}"), error.to_string()); // which quotes it, without a password
             Default::default()
         });
-        let name = self.text(&format!("name_{side}")).unwrap_or_else(|| topic.clone());
+        let name = self.text(&format!("name_{side}")).or_else(|| broker::topic_name(&broker, &topic));
+        let name = name.unwrap_or_else(|| {
+            // A text that is wrong has a name neither; that is said where it is checked.
+            if !topic.is_empty()
+                && !self.given.meant(&format!("name_{side}"))
+                && broker::source(&broker, &topic, &Default::default()).is_ok()
+            {
+                let fix = format!("say what the side is called in the output: --name_{side} NAME");
+                self.problem(format!("--topic_{side} \"{given}\" may be several topics"), fix);
+            }
+            topic.clone()
+        });
         let option = format!("topic_{side}_keys");
         let keys = self.read(&option, |text| Path::list(text).map_err(|problems| problems.join("; ")));
         Input { broker, topic, name, keys: keys.unwrap_or_default() }
@@ -177,8 +191,11 @@ impl Reader<'_> {
         let (one, two) = (&inputs[0], &inputs[1]);
         if one.topic.is_empty() || two.topic.is_empty() {
             // Said already.
-        } else if broker::same(&one.broker, &two.broker) && one.topic == two.topic {
-            let what = format!("both sides are topic \"{}\" of the same broker", one.topic);
+        } else if broker::same(&one.broker, &two.broker) && broker::overlap(&one.broker, &one.topic, &two.topic) {
+            let what = match one.topic == two.topic {
+                true => format!("both sides are topic \"{}\" of the same broker", one.topic),
+                false => format!("\"{}\" and \"{}\" mean the same topic of the same broker", one.topic, two.topic),
+            };
             self.problem(
                 what,
                 "a topic cannot be synchronized with itself: give --topic_one and --topic_two different topics",
@@ -235,9 +252,15 @@ impl Reader<'_> {
                     "give them different names",
                 );
             }
-            if inputs.iter().any(|input| input.topic == **topic && broker::same(&input.broker, broker)) {
+            let reads =
+                |input: &&Input| broker::same(&input.broker, broker) && broker::overlap(broker, &input.topic, topic);
+            if let Some(input) = inputs.iter().find(reads) {
                 let fix = "the job would read what it writes: change the name or --topic_prefix";
-                self.problem(format!("--{option} is \"{topic}\", which is an input"), fix);
+                let what = match input.topic == **topic {
+                    true => format!("--{option} is \"{topic}\", which is an input"),
+                    false => format!("--{option} is \"{topic}\", which the input \"{}\" means too", input.topic),
+                };
+                self.problem(what, fix);
             }
         }
     }
@@ -326,29 +349,6 @@ impl Reader<'_> {
         (on_null, on_bad_record)
     }
 
-    fn start(&mut self) -> Position {
-        let start = self.read("start", |text| {
-            let choices =
-                [("committed", Position::Committed), ("earliest", Position::Earliest), ("latest", Position::Latest)];
-            match choices.into_iter().find(|(name, _)| *name == text) {
-                Some((_, position)) => Ok(position),
-                None => units::moment(text)
-                    .map(Position::Timestamp)
-                    .map_err(|fix| format!("write committed, earliest or latest, or {fix}")),
-            }
-        });
-        start.unwrap_or(Position::Committed)
-    }
-
-    fn until(&mut self) -> Until {
-        let until = self.read("until", |text| match text {
-            "never" => Ok(Until::Never),
-            "end" => Ok(Until::End),
-            _ => units::moment(text).map(Until::Timestamp).map_err(|fix| format!("write never or end, or {fix}")),
-        });
-        until.unwrap_or(Until::Never)
-    }
-
     fn max_records(&mut self) -> Option<u64> {
         let max = self.read("max_records", |text| match text.parse() {
             Ok(-1) => Ok(None),
@@ -368,7 +368,7 @@ impl Reader<'_> {
             self.problem(what, "add --timestamp_field PATH, or leave --clock event out");
         }
         let times = [
-            ("start", matches!(start, Position::Timestamp(_)), "committed, earliest or latest"),
+            ("start", matches!(start, Position::Timestamp(_)), "committed, earliest, latest or FILE=POSITION"),
             ("until", matches!(until, Until::Timestamp(_)), "end or never"),
         ];
         for (flag, is_time, fix) in times {

@@ -90,7 +90,7 @@ use Group::{Brokers, Compatibility, Other, Outputs, Policies, Positions, Records
 #[rustfmt::skip]
 pub const FLAGS: &[Flag] = &[
     flag(Required, "brokers", "BROKERS", "", "where the topics are: host:port,host:port for Kafka, or a URL such as file:DIR").letter('b'),
-    flag(Required, "topic_one", "TOPIC", "", "the first topic; may be a whole URL that ends with the topic"),
+    flag(Required, "topic_one", "TOPIC", "", "the first topic; may be a whole URL that ends with the topic; in Kafka also a list a,b, partitions a[0,2], or a regular expression for whole names: ^a-.*"),
     flag(Required, "topic_two", "TOPIC", "", "the second topic; may be in another broker"),
     flag(Required, "topic_one_keys", "PATHS", "", "the key of the first topic: comma-separated paths into its JSON values, a.b.0.c or /a/b/0/c"),
     flag(Required, "topic_two_keys", "PATHS", "", "the key of the second topic: as many fields as the first has"),
@@ -102,7 +102,7 @@ pub const FLAGS: &[Flag] = &[
     flag(Outputs, "delay_topic", "NAME", "", "delays go to PREFIX.NAME.out; needed with --enable_delay true"),
     flag(Outputs, "dead_letter_topic", "NAME", "", "records that cannot be used go to PREFIX.NAME.out, with reason and position"),
     flag(Outputs, "output_brokers", "BROKERS", "where the inputs are", "where the outputs are"),
-    flag(Outputs, "name_one", "NAME", "the topic", "what the first side is called in the output"),
+    flag(Outputs, "name_one", "NAME", "the topic", "what the first side is called in the output; needed for a list or a regular expression"),
     flag(Outputs, "name_two", "NAME", "the topic", "what the second side is called in the output"),
 
     flag(Records, "key_types", "typed|text", "typed", "typed: 1 = 1.0, but 1 is not \"1\"; text: compare key fields as text, as FASTEN does"),
@@ -122,8 +122,10 @@ pub const FLAGS: &[Flag] = &[
     flag(Policies, "on_bad_record", "fail|dead_letter|skip", "dead_letter if there is a --dead_letter_topic, else fail", "what becomes of records without a usable key or timestamp"),
     flag(Policies, "max_state", "BYTES", "no limit", "a worker whose state is larger stops reading, and then the job ends with a text: 512MiB, 2GiB; looked at between epochs of up to 8 MiB"),
 
-    flag(Positions, "start", "committed|earliest|latest|TIME", "committed", "where to start; committed is earliest where nothing is committed"),
+    flag(Positions, "start", "POSITION", "committed", "where to start: committed (earliest where nothing is committed), committed-or-latest, earliest, latest, a TIME, or offsets by split: TOPIC[0]=123,TOPIC[1]=7 (earliest for splits that are not named)"),
     flag(Positions, "until", "never|end|TIME", "never", "when to end; end: where the topics end at the start"),
+    flag(Positions, "discovery", "DURATION|off", "5m in Kafka, 1s in folders", "how often new topics, partitions or files are looked for; they are read from their beginning; off with --until"),
+    flag(Positions, "on_lost_offset", "fail|earliest|latest", "fail", "what happens in Kafka when the messages at a position are gone; earliest, latest: go on there, and count what was lost"),
     flag(Positions, "group", "NAME", "fasten.ONE.TWO.sync", "the name to commit offsets under"),
     flag(Positions, "max_records", "NUMBER", "-1 (all)", "end after so many records"),
 

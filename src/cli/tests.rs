@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::config::ClockMode;
 use super::*;
+use crate::message::Offset;
 use crate::reader::{OnBad, Until};
-use crate::source::Position;
+use crate::source::{Discovery, OnLost, Otherwise, Position};
 use crate::sync::{AtEnd, Duplicates, KeyTypes, Late};
 
 /// Splits at spaces.
@@ -65,7 +66,7 @@ fn the_base_has_the_documented_defaults() {
     assert_eq!((config.duplicates, config.late, config.at_end), (Duplicates::Last, Late::Join, AtEnd::Delay));
     assert_eq!((config.key_types, config.clock), (KeyTypes::Typed, ClockMode::Auto));
     assert_eq!((config.on_null, config.on_bad_record), (OnBad::Skip, OnBad::Fail));
-    assert_eq!((config.start, config.until), (Position::Committed, Until::Never));
+    assert_eq!((config.start, config.until), (Position::COMMITTED, Until::Never));
     assert_eq!(config.max_ahead, Duration::from_secs(3600));
     assert_eq!(config.group, "fasten.one.two.sync");
     assert_eq!((config.workers.threads, config.workers.processes, config.workers.process), (1, 1, 0));
@@ -402,4 +403,56 @@ fn help_lists_every_option_in_its_group() {
     assert!(help.contains("  -b, --brokers BROKERS "), "{help}");
     assert!(run_line("--help").1.contains("syncline <COMMAND>"));
     assert!(run_line("--version").1.starts_with("syncline 0."));
+}
+
+#[test]
+fn starts_are_words_times_or_offsets_by_split() {
+    let start = |text: &str| with(&format!("--start {text}")).start;
+    assert_eq!(start("committed-or-latest"), Position::Committed { otherwise: Otherwise::Latest });
+    assert_eq!(start("latest"), Position::Latest);
+    let exact = |name: &str, offset| Position::Exact([(name.to_owned(), Offset(offset))].into());
+    let config = with("--start one[0]=12,two[3]=7 --discovery 30s");
+    assert_eq!(config.start_of(&config.inputs[0]), exact("one[0]", 12));
+    assert_eq!(config.start_of(&config.inputs[1]), exact("two[3]", 7));
+    assert_eq!(config.discovery, Discovery::Every(Duration::from_secs(30)));
+    assert_eq!(with("--discovery off").discovery, Discovery::Off);
+    let files = "--topic_one file:a/one --topic_two file:b/two --output_brokers file:c";
+    let config = parsed(&BASE.replace("-b h:9092 --topic_one one --topic_two two", files)).unwrap();
+    assert_eq!(config.inputs[0].name, "one");
+    for (more, expected) in [
+        ("--start one[0]=x", "is not SPLIT=OFFSET"),
+        ("--start one[0]=1,one[0]=2", "stands there twice"),
+        ("--start three[0]=1", "--start names \"three[0]\": name a split of an input"),
+        ("--start nonsense", "write committed, committed-or-latest, earliest, latest, TOPIC[0]=OFFSET,.. or"),
+        ("--discovery 0s", "write off, or a duration above 0"),
+        ("--discovery 1s --until end", "--discovery with --until"),
+    ] {
+        problem(more, &[expected]);
+    }
+    let lost = BASE.replace("-b h:9092 --topic_one one --topic_two two", files) + " --on_lost_offset earliest";
+    assert!(parsed(&lost).unwrap_err()[0].starts_with("--on_lost_offset without an input in Kafka"));
+}
+
+#[cfg(feature = "kafka")]
+#[test]
+fn several_topics_of_a_side_need_a_name() {
+    let kafka = |topics: &str| parsed(&BASE.replace("--topic_one one --topic_two two", topics));
+    let config = kafka("--topic_one a[0,2] --topic_two ^b.* --name_two bees --on_lost_offset latest").unwrap();
+    assert_eq!((config.inputs[0].name.as_str(), config.inputs[1].name.as_str()), ("a", "bees"));
+    assert_eq!(config.group, "fasten.a.bees.sync");
+    assert_eq!(config.broker_options("h:1").on_lost_offset, OnLost::Latest);
+    assert_eq!(config.broker_options("file:x").on_lost_offset, OnLost::Fail);
+    let found = kafka("--topic_one a,b --topic_two ^c").unwrap_err();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("\"a,b\" may be several topics") && found[1].contains("--name_two NAME"), "{found:?}");
+    for (topics, expected) in [
+        ("--topic_one a,b --name_one x --topic_two b", "mean the same topic"),
+        ("--topic_one ^a.* --name_one x --topic_two ab", "mean the same topic"),
+        ("--topic_one ^fasten.* --name_one x --topic_two b", "which the input \"^fasten.*\" means too"),
+        ("--topic_one a --topic_two b --start a[0]=1,c[0]=2", "--start names \"c[0]\""),
+    ] {
+        let found = kafka(topics).unwrap_err();
+        assert!(found.len() == 1 && found[0].contains(expected), "{topics}: {found:?}");
+    }
+    assert!(kafka("--topic_one a[0] --topic_two a[1] --name_two b").is_ok());
 }

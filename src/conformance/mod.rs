@@ -155,6 +155,7 @@ pub const PROMISES: &[Promise] = promises! {
     source::earliest_reads_everything_in_order [Source, Seek]
     source::latest_reads_only_what_comes_after [Source, Seek]
     source::a_timestamp_is_found_or_refused [Source, Seek]
+    source::an_exact_position_is_taken_as_it_is [Source, Seek]
     source::offsets_are_next_positions [Source, Seek]
     source::any_offset_can_be_read_from [Source, Seek]
     source::reading_ends_at_until [Source, Seek]

@@ -8,7 +8,7 @@ use super::{Ability, Harness, PATIENCE, Produced, Verdict};
 use crate::epoch::{Clock, SystemClock};
 use crate::error::ErrorKind;
 use crate::message::{Message, Offset, Offsets, Reason, SplitId};
-use crate::source::{Assignment, Evidence, Position, Progress};
+use crate::source::{Assignment, Evidence, Otherwise, Position, Progress};
 
 /// How much later than promised a thing may happen on a busy machine.
 const SLACK: Duration = Duration::from_secs(2);
@@ -64,7 +64,7 @@ pub fn resolve_gives_every_split_a_number_and_may_be_repeated(harness: &mut dyn 
     harness.produce(&topic, 1, &numbered(0..1));
     let mut source = harness.source(&topic, &group(&topic))()?;
     let splits = source.splits()?;
-    for position in [Position::Earliest, Position::Latest, Position::Committed] {
+    for position in [Position::Earliest, Position::Latest, Position::COMMITTED] {
         let first = match source.resolve(&position, &splits) {
             Err(error) if error.kind() == ErrorKind::Config && harness.lacks(Ability::Seek).is_some() => continue,
             result => result?,
@@ -123,6 +123,22 @@ pub fn a_timestamp_is_found_or_refused(harness: &mut dyn Harness) -> Verdict {
         Err(error) if error.kind() == ErrorKind::Config && !error.is_retryable() => Ok(()),
         Err(error) => Err(format!("expected a configuration error, not {error:?}").into()),
     }
+}
+
+/// An exact position is taken as it is, and one that names a split says nothing of the others: they begin at their beginnings.
+pub fn an_exact_position_is_taken_as_it_is(harness: &mut dyn Harness) -> Verdict {
+    let topic = harness.topic(2);
+    let produced = [numbered(0..10), numbered(10..13)];
+    (0..2).for_each(|split| harness.produce(&topic, split, &produced[split as usize]));
+    let mut probe = Probe::open(harness, &topic, &Position::Earliest, None)?;
+    let (one, two) = (probe.splits[0].clone(), probe.splits[1].clone());
+    let next = of_split(&probe.drain()?, one.id)[3].next;
+    let exact = Position::Exact([(one.name.clone(), next)].into());
+    let mut probe = Probe::open(harness, &topic, &exact, None)?;
+    ensure!(probe.from[&one.id] == next, "{next} of {:?} became {:?}", one.name, probe.from);
+    let messages = probe.drain()?;
+    same_values(&of_split(&messages, one.id), &produced[0][4..])?;
+    same_values(&of_split(&messages, two.id), &produced[1])
 }
 
 /// `next` is above `offset`, and no later message of the split is below it.
@@ -417,23 +433,30 @@ pub fn a_commit_may_be_repeated_and_skipped(harness: &mut dyn Harness) -> Verdic
     Ok(())
 }
 
-/// What a group committed can be seen in the broker, and is where [`Position::Committed`] stands for it alone.
+/// What a group committed can be seen in the broker, and is where [`Position::Committed`] stands for it alone; otherwise it is
+/// what was asked for.
 pub fn a_commit_is_where_the_next_run_starts(harness: &mut dyn Harness) -> Verdict {
     let topic = harness.topic(1);
     let produced = numbered(0..10);
     harness.produce(&topic, 0, &produced);
-    let mut probe = Probe::open(harness, &topic, &Position::Committed, None)?;
+    let mut probe = Probe::open(harness, &topic, &Position::COMMITTED, None)?;
     let messages = probe.take(10)?;
     let next = messages[3].next;
     probe.committer.commit(&Offsets::from([(messages[3].split, next)]), &[])?;
     let committed = harness.committed(&topic, 0, &group(&topic));
     ensure!(committed == Some(next), "{next} was committed, the broker has {committed:?}");
-    let mut again = Probe::open(harness, &topic, &Position::Committed, None)?;
+    let mut again = Probe::open(harness, &topic, &Position::COMMITTED, None)?;
     same_values(&again.take(6)?, &produced[4..])?;
     let mut other = harness.source(&topic, &format!("{}-other", group(&topic)))()?;
-    let from = other.resolve(&Position::Committed, &probe.splits)?;
+    let from = other.resolve(&Position::COMMITTED, &probe.splits)?;
     let earliest: Option<&Offset> = probe.from.get(&messages[0].split);
     ensure!(from.get(&messages[0].split) == earliest, "another group starts at {from:?}");
+    let or_latest = Position::Committed { otherwise: Otherwise::Latest };
+    let from = other.resolve(&or_latest, &probe.splits)?;
+    let latest = other.resolve(&Position::Latest, &probe.splits)?;
+    ensure!(from == latest, "another group starts at {from:?}, the latest is {latest:?}");
+    let from = again.source.resolve(&or_latest, &again.splits)?;
+    ensure!(from.get(&messages[3].split) == Some(&next), "{next} was committed, the start is {from:?}");
     Ok(())
 }
 

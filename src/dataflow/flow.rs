@@ -65,7 +65,7 @@ impl<T> Input<T> {
             name: name.into(),
             new_source: source,
             new_codec: codec,
-            start: Position::Committed,
+            start: Position::COMMITTED,
             until: Until::Never,
             on_bad: OnBad::Fail,
             on_null: OnBad::Skip,

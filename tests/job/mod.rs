@@ -7,6 +7,6 @@ mod epochs;
 mod pair;
 mod queue;
 mod stop;
-mod support;
+pub(crate) mod support;
 mod time;
 mod topics;

@@ -47,7 +47,7 @@ pub fn turn_until(clock: &ManualClock, what: &str, mut reached: impl FnMut() -> 
 }
 
 pub fn options() -> BrokerOptions {
-    BrokerOptions { group: GROUP.into(), properties: vec![] }
+    BrokerOptions { group: GROUP.into(), ..BrokerOptions::default() }
 }
 
 /// Tries again at once, and for ever.

@@ -80,7 +80,7 @@ pub(super) fn list(folder: &Path, topic: &str) -> Result<Vec<Found>> {
 }
 
 /// The number in a file's name: `None` if it is no file of the topic, `Some(None)` if the number is too large.
-fn number_of(topic: &str, name: &str) -> Option<Option<u32>> {
+pub(super) fn number_of(topic: &str, name: &str) -> Option<Option<u32>> {
     let rest = name.strip_prefix(topic)?;
     let rest = rest.strip_suffix(".gz").or_else(|| rest.strip_suffix(".zst")).unwrap_or(rest);
     let rest = rest.strip_suffix(".jsonl")?;

@@ -11,7 +11,7 @@
 //! an error.
 //!
 //! **Messages.** A line is a value; there are no keys, timestamps or headers, so [`Position::Timestamp`] is refused, and no
-//! groups, so [`Position::Committed`] is the beginning. Blank lines are skipped; a carriage return before the line end
+//! groups, so [`Position::Committed`] is what it is otherwise. [`Position::Exact`] names files: `one-p0.jsonl`. Blank lines are skipped; a carriage return before the line end
 //! belongs to it. Values are slices of the blocks that are read: nothing is copied per line.
 //!
 //! **Bounded.** A line that begins below `until` is read; a last line without a line end is a message.
@@ -45,6 +45,7 @@
 //! [`ErrorKind::OffsetLost`]: crate::ErrorKind::OffsetLost
 //! [`ErrorKind::NotFound`]: crate::ErrorKind::NotFound
 //! [`Guarantee::AtLeastOnce`]: crate::sink::Guarantee::AtLeastOnce
+//! [`Position::Exact`]: crate::source::Position::Exact
 //! [`Position::Committed`]: crate::source::Position::Committed
 //! [`Position::Timestamp`]: crate::source::Position::Timestamp
 //! [`Replay::Seek`]: crate::source::Replay::Seek
@@ -57,7 +58,7 @@ use super::BrokerOptions;
 use crate::checkpoint::{Disk, LocalDisk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::NewSink;
-use crate::source::NewSource;
+use crate::source::{NewSource, OnLost};
 
 mod lines;
 mod listing;
@@ -70,12 +71,22 @@ mod split;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Config`] for a topic that cannot be part of a file's name, and for any property.
+/// [`ErrorKind::Config`] for a topic that cannot be part of a file's name, for any property, and for a way to go on where
+/// messages are gone: a file does not lose its beginning.
 pub fn source(folder: &str, topic: &str, options: &BrokerOptions) -> Result<NewSource> {
     super::no_properties("a folder", options)?;
     check_name("topic", topic)?;
-    let (folder, topic) = (folder.to_owned(), topic.to_owned());
-    Ok(Arc::new(move || Ok(Box::new(source::FileSource::new(&folder, &topic)))))
+    if options.on_lost_offset != OnLost::Fail {
+        let text = "a folder keeps its messages: what to do when they are lost (on_lost_offset) means nothing here";
+        return Err(Error::new(ErrorKind::Config, text));
+    }
+    let (folder, topic, discovery) = (folder.to_owned(), topic.to_owned(), options.discovery);
+    Ok(Arc::new(move || Ok(Box::new(source::FileSource::new(&folder, &topic, discovery)))))
+}
+
+/// Whether a file is named like a split of a topic.
+pub(super) fn has_split(topic: &str, file: &str) -> bool {
+    listing::number_of(topic, file).flatten().is_some()
 }
 
 /// The sink of a folder, which is made when the first writer is opened.

@@ -8,9 +8,9 @@ use super::listing::{Packing, lines_behind, list, path_of, text_len};
 use super::reader::{FileCommitter, FileReader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, Offsets, Split, SplitId};
-use crate::source::{Assignment, Committer, Position, Reader, Replay, Source};
+use crate::source::{Assignment, Committer, Discovery, Otherwise, Position, Reader, Replay, Source};
 
-/// How often new files are looked for.
+/// How often new files are looked for, if nothing else is said.
 const DISCOVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct FileSource {
@@ -20,15 +20,17 @@ pub(super) struct FileSource {
     /// Every split that was ever found, by number. A file that is gone stays listed: its reader finds out and says so, where a
     /// split that is removed would be forgotten with what was not read of it.
     known: BTreeMap<u32, Split>,
+    discovery: Discovery,
 }
 
 impl FileSource {
-    pub fn new(folder: &str, topic: &str) -> Self {
+    pub fn new(folder: &str, topic: &str, discovery: Discovery) -> Self {
         FileSource {
             name: format!("file:{folder}/{topic}"),
             folder: folder.into(),
             topic: topic.into(),
             known: BTreeMap::new(),
+            discovery,
         }
     }
 }
@@ -58,13 +60,16 @@ impl Source for FileSource {
     }
 
     fn discovery(&self) -> Option<Duration> {
-        Some(DISCOVERY)
+        self.discovery.every(DISCOVERY)
     }
 
     fn resolve(&mut self, position: &Position, splits: &[Split]) -> Result<Offsets> {
         let resolve = |split: &Split| match position {
-            Position::Earliest | Position::Committed => Ok((split.id, Offset(0))),
-            Position::Latest => Ok((split.id, Offset(text_len(&path_of(&self.folder, &split.name))?))),
+            Position::Earliest | Position::Committed { otherwise: Otherwise::Earliest } => Ok((split.id, Offset(0))),
+            Position::Latest | Position::Committed { otherwise: Otherwise::Latest } => {
+                Ok((split.id, Offset(text_len(&path_of(&self.folder, &split.name))?)))
+            }
+            Position::Exact(offsets) => Ok((split.id, offsets.get(&split.name).copied().unwrap_or_default())),
             Position::Timestamp(_) => Err(Error::new(
                 ErrorKind::Config,
                 format!("{:?} cannot be read from a time: lines of files have no timestamps of their own", self.name),

@@ -1,6 +1,5 @@
 //! What source, reader, committer and writer share of the client: its log, and questions about offsets.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,10 +7,10 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::message::SplitId;
 
 use super::error::classify;
 
@@ -77,43 +76,40 @@ pub(super) fn new_consumer(config: &ClientConfig) -> Result<KafkaConsumer> {
         .map_err(|error| classify(error, ErrorKind::Config, "the Kafka client cannot be made"))
 }
 
-/// The partition that a split of this topic stands for.
-pub(super) fn partition_of(topic: &str, split: SplitId) -> Result<i32> {
-    let number = split.number();
-    match i32::try_from(number) {
-        Ok(partition) if SplitId::numbered(topic, number) == split => Ok(partition),
-        _ => Err(Error::new(ErrorKind::NotFound, format!("split {split} is not one of Kafka topic {topic:?}"))),
-    }
-}
-
-/// Asks for the offsets of partitions at symbolic positions or timestamps: one request per broker.
+/// Asks for the offsets of partitions at symbolic positions or timestamps: one request per broker. The answers are in the order
+/// of the partitions; `None` stands for "behind the newest message", which is all that is said of a time that is too late.
 ///
-/// [`Offset::End`] is the last stable offset for a consumer that reads only what is committed.
-pub(super) fn ask_offsets(
+/// [`Offset::End`] is the last stable offset for a consumer that reads only what is committed: the question tells the broker
+/// what is to be read, unlike the client's own query of watermarks.
+pub(super) fn ask_offsets<'a>(
     consumer: &KafkaConsumer,
-    topic: &str,
-    partitions: impl Iterator<Item = i32>,
+    partitions: impl IntoIterator<Item = (&'a str, i32)>,
     at: Offset,
     patience: Duration,
-) -> KafkaResult<BTreeMap<i32, Offset>> {
+) -> KafkaResult<Vec<KafkaResult<Option<u64>>>> {
     let mut list = TopicPartitionList::new();
-    for partition in partitions {
+    for (topic, partition) in partitions {
         list.add_partition_offset(topic, partition, at)?;
     }
-    if list.count() == 0 {
-        return Ok(BTreeMap::new());
+    let count = list.count();
+    if count == 0 {
+        return Ok(Vec::new());
     }
-    let answer = consumer.offsets_for_times(list, patience)?;
-    let mut offsets = BTreeMap::new();
-    for element in answer.elements() {
-        element.error()?;
-        offsets.insert(element.partition(), element.offset());
+    match consumer.offsets_for_times(list, patience) {
+        Ok(answer) => {
+            let answer = answer.elements();
+            Ok(answer.iter().map(|element| element.error().and_then(|()| number(element.offset()))).collect())
+        }
+        // Said of none in particular when it is true of all.
+        Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition) => {
+            Ok(vec![Err(error); count])
+        }
+        Err(error) => Err(error),
     }
-    Ok(offsets)
 }
 
 /// An offset as a number. `None` stands for "behind the newest message".
-pub(super) fn number(offset: Offset) -> KafkaResult<Option<u64>> {
+fn number(offset: Offset) -> KafkaResult<Option<u64>> {
     match offset {
         Offset::Offset(offset) => {
             u64::try_from(offset).map(Some).map_err(|_| KafkaError::OffsetFetch(RDKafkaErrorCode::InvalidArgument))
@@ -121,4 +117,31 @@ pub(super) fn number(offset: Offset) -> KafkaResult<Option<u64>> {
         Offset::End => Ok(None),
         _ => Err(KafkaError::OffsetFetch(RDKafkaErrorCode::NoOffset)),
     }
+}
+
+/// What the broker says about the partitions of a topic.
+pub(super) fn ask_partitions(consumer: &KafkaConsumer, topic: &str, patience: Duration) -> KafkaResult<Vec<u32>> {
+    let metadata = consumer.fetch_metadata(Some(topic), patience)?;
+    let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+        return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
+    };
+    match found.error() {
+        Some(error) => Err(KafkaError::MetadataFetch(error.into())),
+        None => Ok(numbers(found)),
+    }
+}
+
+/// Topics that a test chooses, with their partitions; those that the broker has trouble with are left out.
+pub(super) fn ask_topics(
+    consumer: &KafkaConsumer,
+    choose: impl Fn(&str) -> bool,
+    patience: Duration,
+) -> KafkaResult<Vec<(String, Vec<u32>)>> {
+    let metadata = consumer.fetch_metadata(None, patience)?;
+    let chosen = metadata.topics().iter().filter(|topic| topic.error().is_none() && choose(topic.name()));
+    Ok(chosen.map(|topic| (topic.name().to_owned(), numbers(topic))).collect())
+}
+
+fn numbers(topic: &MetadataTopic) -> Vec<u32> {
+    topic.partitions().iter().filter_map(|partition| u32::try_from(partition.id()).ok()).collect()
 }

@@ -1,11 +1,14 @@
 //! Commits offsets under the name of a group, without being a member of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::client::{KafkaConsumer, partition_of};
+use super::client::KafkaConsumer;
+use super::error::classify;
+use super::topics::Names;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, Offsets, Reason, SplitId};
 use crate::source::Committer;
@@ -16,14 +19,14 @@ const METADATA: &str = "syncline";
 /// Shares the reader's client.
 pub(super) struct KafkaCommitter {
     client: Arc<KafkaConsumer>,
-    topic: String,
+    names: Names,
     group: Option<String>,
 }
 
 impl KafkaCommitter {
     /// A committer for a group; without one every commit succeeds and does nothing.
-    pub(super) fn new(client: Arc<KafkaConsumer>, topic: String, group: Option<String>) -> Self {
-        KafkaCommitter { client, topic, group }
+    pub(super) fn new(client: Arc<KafkaConsumer>, names: Names, group: Option<String>) -> Self {
+        KafkaCommitter { client, names, group }
     }
 }
 
@@ -34,17 +37,19 @@ impl Committer for KafkaCommitter {
         for (split, offset) in offsets {
             let beyond = |_| Error::new(ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
             let position = KafkaOffset::Offset(i64::try_from(offset.0).map_err(beyond)?);
-            let mut element = list.add_partition(&self.topic, partition_of(&self.topic, *split)?);
+            let (topic, partition) = self.names.of(*split)?;
+            let mut element = list.add_partition(&topic, partition);
             element.set_metadata(METADATA);
-            let refused =
-                |error| super::classify(error, ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
+            let refused = |error| classify(error, ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
             element.set_offset(position).map_err(refused)?;
         }
         if list.count() == 0 {
             return Ok(());
         }
         self.client.commit(&list, CommitMode::Sync).map_err(|error| {
-            let context = format!("cannot commit offsets of topic {:?} for group {group:?}", self.topic);
+            let elements = list.elements();
+            let topics: BTreeSet<&str> = elements.iter().map(|element| element.topic()).collect();
+            let context = format!("cannot commit offsets of topics {topics:?} for group {group:?}");
             self.client.context().explain(error, ErrorKind::Read, context)
         })
     }

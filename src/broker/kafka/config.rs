@@ -141,7 +141,7 @@ mod tests {
 
     fn options(properties: &[(&str, &str)]) -> BrokerOptions {
         let properties = properties.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        BrokerOptions { group: "g".to_string(), properties }
+        BrokerOptions { group: "g".to_string(), properties, ..BrokerOptions::default() }
     }
 
     #[test]

@@ -2,13 +2,18 @@
 //!
 //! | Kafka's word | ours |
 //! |---|---|
-//! | partition of a topic | split, named `topic[3]`; its number is the ordinal |
+//! | a topic, several, or all that a regular expression describes | topic of a source, see below |
+//! | partition of a topic | split, named `topic[3]`; of one topic its number is the ordinal |
 //! | offset of the next message to read | offset |
 //! | consumer group | a name to commit under and to start from; partitions are assigned by us, never by the group |
 //! | committing an offset | commit, with the metadata text `syncline`; for lag tools, recovery does not need it |
 //! | order | within a partition |
-//! | timestamp (create time or log append time, as the topic has it) | timestamp, milliseconds since the Unix epoch |
+//! | timestamp (create time or log append time, as the topic has it) | timestamp, milliseconds since the Unix epoch, and its type |
 //! | tombstone (null value) | a message without a value |
+//!
+//! **Topics** are written as `orders`; as a list, `orders,payments`; with partitions, `orders[0,2]`, in lists too; or as a
+//! regular expression for whole names, which begins with `^`: `^orders-.*`. Topics that come to fit it are found like partitions.
+//! Topics of Kafka itself are never meant.
 //!
 //! **Replay** is [`Replay::Seek`]: any offset that retention has left can be read again, as often as wanted. **Guarantee** is
 //! [`Guarantee::AtLeastOnce`](crate::sink::Guarantee): within a run retries neither repeat nor reorder records (idempotent
@@ -18,22 +23,28 @@
 //! What happens when
 //! - *the connection is lost*: the client reconnects by itself; `read` returns retryable errors or says that its splits are
 //!   behind, until the broker answers again. Nothing is lost or read twice.
-//! - *partitions are added*: found within five minutes, read from their beginning.
-//! - *the topic is missing or deleted*: [`ErrorKind::NotFound`] with its name.
-//! - *the position is older than what retention left, or beyond the end (a topic made anew)*: [`ErrorKind::OffsetLost`],
-//!   never a silent jump.
-//! - *somebody's transaction is open*: messages behind it are not given until it ends (`isolation.level=read_committed`).
-//!   Known gap: the split counts as caught up meanwhile.
+//! - *partitions or topics are added*: found within five minutes ([`BrokerOptions::discovery`]), read from their beginning. An
+//!   answer that names fewer than before takes none away.
+//! - *a topic is missing at the start*: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) with its name.
+//! - *a topic is deleted*: its splits are behind, others are read on. If brokers say for ten seconds that it is not there, that is
+//!   [`ErrorKind::NotFound`](crate::ErrorKind::NotFound); if it comes back meanwhile, reading goes on.
+//! - *a topic is made anew under the same name*: [`ErrorKind::OffsetLost`](crate::ErrorKind::OffsetLost) if our position is beyond
+//!   its end.
+//! - *the position is older than what retention left*: [`ErrorKind::OffsetLost`](crate::ErrorKind::OffsetLost) with both offsets,
+//!   or what is gone is skipped and counted ([`BrokerOptions::on_lost_offset`]).
+//! - *somebody's transaction is open*: messages behind it are not given until it ends (`isolation.level=read_committed`), the
+//!   split is not caught up, and a warning names it with the last stable offset and the high watermark.
 //! - *rebalances*: there are none, as no group is joined.
 //!
 //! Being caught up is evidence, not a guess: the broker's "end of partition", and while nothing comes a question for the last
 //! stable offset every second. A broker that does not answer leaves its splits [`Behind`](crate::source::Evidence::Behind).
-//! Offsets without messages at the end of a partition (markers of transactions, compaction) are seen as read only after the
-//! broker said "end of partition" once more, from where we stand.
+//! Offsets without messages at the end of a partition (markers of transactions, compaction) are read when "end of partition"
+//! names an offset behind them. Positions are compared with what the broker has when a reader is opened, and when the broker
+//! refuses one.
 //!
 //! Limits: a message of at most 50,000,000 bytes (the broker's `message.max.bytes` and the topic's `max.message.bytes` must
 //! allow it); read-ahead of 16 MiB and one answer (50 MB at most) per partition; 128 MiB on their way to the broker; 2^24
-//! partitions. gzip is read and written, other compressions as far as the client was built with them.
+//! partitions. gzip, snappy, lz4 and zstd are read and written.
 //!
 //! Tested against Apache Kafka 4.1.2 (`tests/brokers/kafka`). Client: rdkafka 0.39 with librdkafka 2.12, built from source;
 //! every property of its [list](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md) can be set but those
@@ -43,63 +54,68 @@ mod client;
 mod committer;
 mod config;
 mod error;
+#[allow(unsafe_code)] // the client's queue, of which rdkafka's wrapper hides too much
+mod ffi;
 mod reader;
+mod settle;
+mod source;
+mod splits;
+mod topics;
 mod writer;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use rdkafka::Offset as KafkaOffset;
-use rdkafka::TopicPartitionList;
-use rdkafka::config::ClientConfig;
-use rdkafka::consumer::Consumer;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-
-use self::client::{KafkaConsumer, PATIENCE, ask_offsets, new_consumer, number, partition_of};
-use self::committer::KafkaCommitter;
-use self::error::classify;
-use self::reader::KafkaReader;
+use self::source::{KafkaSource, missing};
+use self::topics::Topics;
 use self::writer::KafkaSink;
 use crate::broker::BrokerOptions;
-use crate::error::{Error, ErrorKind, Result};
-use crate::message::{Offset, Offsets, Split, SplitId};
+use crate::error::{Error, Result};
 use crate::sink::NewSink;
-use crate::source::{Assignment, Committer, NewSource, Position, Reader, Replay, Source};
+use crate::source::NewSource;
 
-/// How often partitions that were added are looked for. More often costs a metadata request, less often delays them.
-const DISCOVERY: Duration = Duration::from_secs(5 * 60);
-
-/// The source of a topic of the brokers `hosts` (`HOST:PORT`, several with commas). Connects to nothing.
+/// The source of topics of the brokers `hosts` (`HOST:PORT`, several with commas); the page of this module says how topics are
+/// written. Connects to nothing.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Config`], with every problem: hosts, the topic's name, unknown properties, bad values, and properties that
-/// are not the user's.
-pub fn source(hosts: &str, topic: &str, options: &BrokerOptions) -> Result<NewSource> {
+/// [`ErrorKind::Config`](crate::ErrorKind::Config), with every problem: hosts, names of topics, partitions, the regular
+/// expression, unknown properties, bad values, and properties that are not the user's.
+pub fn source(hosts: &str, topics: &str, options: &BrokerOptions) -> Result<NewSource> {
+    let name = format!("kafka://{hosts}/{topics}");
     let config = config::consumer(hosts, options);
-    if let Some(problem) = config::topic_problem(topic) {
-        let mut problems: Vec<String> = config.err().iter().map(Error::to_string).collect();
-        problems.push(problem);
-        return Err(Error::config(&problems));
-    }
-    let (config, topic, group) = (config?, topic.to_string(), options.group.clone());
-    let name = format!("kafka://{hosts}/{topic}");
-    Ok(Arc::new(move || {
-        Ok(Box::new(KafkaSource {
-            name: name.clone(),
-            topic: topic.clone(),
-            group: group.clone(),
-            config: config.clone(),
-            client: None,
-        }))
-    }))
+    let topics = match Topics::parse(topics) {
+        Ok(topics) => topics,
+        Err(problems) => {
+            let others = config.err().map(|error| error.to_string());
+            return Err(Error::config(&others.into_iter().chain(problems).collect::<Vec<_>>()));
+        }
+    };
+    let (config, options) = (config?, options.clone());
+    Ok(Arc::new(move || Ok(Box::new(KafkaSource::new(name.clone(), topics.clone(), config.clone(), &options)))))
+}
+
+/// The name of the topic that a text means, if it can only mean one.
+pub fn topic_name(topics: &str) -> Option<String> {
+    Topics::parse(topics).ok()?.single().map(str::to_owned)
+}
+
+/// Whether two texts mean the same partition of a topic, as far as that can be said without a connection.
+pub fn overlap(one: &str, two: &str) -> bool {
+    matches!((Topics::parse(one), Topics::parse(two)), (Ok(one), Ok(two)) if one.overlap(&two))
+}
+
+/// Whether a text means the split of this name.
+pub fn has_split(topics: &str, split: &str) -> bool {
+    let place = split.strip_suffix(']').and_then(|rest| rest.rsplit_once('['));
+    let place = place.and_then(|(topic, partition)| Some((topic, partition.parse().ok()?)));
+    place.is_some_and(|(topic, partition)| Topics::parse(topics).is_ok_and(|topics| topics.reads(topic, partition)))
 }
 
 /// The sink of topics of the brokers `hosts` (`HOST:PORT`, several with commas). Connects to nothing.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Config`], as [`source`].
+/// [`ErrorKind::Config`](crate::ErrorKind::Config), as [`source`].
 pub fn sink(hosts: &str, options: &BrokerOptions) -> Result<NewSink> {
     let config = config::producer(hosts, options)?;
     let name = format!("kafka://{hosts}");
@@ -110,178 +126,7 @@ pub fn sink(hosts: &str, options: &BrokerOptions) -> Result<NewSink> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Config`], with what such a name is made of.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config), with what such a name is made of.
 pub fn check_topic(topic: &str) -> Result<()> {
     config::topic_problem(topic).map_or(Ok(()), |problem| Err(Error::config(&[problem])))
-}
-
-/// One topic. Its own client asks about partitions and offsets; every reader gets a new one.
-struct KafkaSource {
-    name: String,
-    topic: String,
-    group: String,
-    config: ClientConfig,
-    client: Option<KafkaConsumer>,
-}
-
-impl KafkaSource {
-    /// Asks the broker something, and says in the error what and of whom.
-    fn ask<T>(
-        &mut self,
-        what: &str,
-        question: impl FnOnce(&KafkaConsumer, &str) -> Result<T, KafkaError>,
-    ) -> Result<T> {
-        let client = match self.client.take() {
-            Some(client) => client,
-            None => new_consumer(&self.config)?,
-        };
-        let client = self.client.insert(client);
-        client.context().forget();
-        question(client, &self.topic).map_err(|error| {
-            // What the client has to say about its connection comes through its queue.
-            while client.poll(Duration::ZERO).is_some() {}
-            let unknown = classify(error.clone(), ErrorKind::Read, "").kind() == ErrorKind::NotFound;
-            if unknown {
-                missing(&self.name, &self.topic).with_source(error)
-            } else {
-                client.context().explain(error, ErrorKind::Read, format!("cannot ask {} for {what}", self.name))
-            }
-        })
-    }
-
-    fn symbolic(&mut self, at: KafkaOffset, splits: &[Split]) -> Result<Offsets> {
-        let partitions = partitions(&self.topic, splits.iter().map(|split| split.id))?;
-        let found = self.ask("offsets", |client, topic| {
-            let mut found = ask_offsets(client, topic, partitions.iter().copied(), at, PATIENCE)?;
-            let late: Vec<i32> = found.iter().filter(|(_, o)| **o == KafkaOffset::End).map(|(p, _)| *p).collect();
-            found.extend(ask_offsets(client, topic, late.into_iter(), KafkaOffset::End, PATIENCE)?);
-            numbers(found.into_iter())
-        })?;
-        self.every(splits, found.into_iter())
-    }
-
-    fn committed(&mut self, splits: &[Split]) -> Result<Offsets> {
-        if self.group.is_empty() {
-            return self.symbolic(KafkaOffset::Beginning, splits);
-        }
-        let partitions = partitions(&self.topic, splits.iter().map(|split| split.id))?;
-        let found = self.ask("committed offsets", |client, topic| {
-            let mut list = TopicPartitionList::new();
-            for partition in &partitions {
-                list.add_partition(topic, *partition);
-            }
-            let list = client.committed_offsets(list, PATIENCE)?;
-            let mut found = Vec::new();
-            for element in list.elements() {
-                element.error()?;
-                found.extend(match element.offset() {
-                    KafkaOffset::Offset(offset) => Some((element.partition(), KafkaOffset::Offset(offset))),
-                    _ => None,
-                });
-            }
-            numbers(found.into_iter())
-        })?;
-        let mut offsets: Offsets = found.into_iter().map(|(p, offset)| (self.split(p), Offset(offset))).collect();
-        let rest: Vec<Split> = splits.iter().filter(|split| !offsets.contains_key(&split.id)).cloned().collect();
-        offsets.extend(self.symbolic(KafkaOffset::Beginning, &rest)?);
-        Ok(offsets)
-    }
-
-    fn split(&self, partition: i32) -> SplitId {
-        SplitId::numbered(&self.topic, partition.unsigned_abs())
-    }
-
-    /// An answer for every split that was asked for, or an error that names the first one without.
-    fn every(&self, splits: &[Split], found: impl Iterator<Item = (i32, u64)>) -> Result<Offsets> {
-        let offsets: Offsets = found.map(|(partition, offset)| (self.split(partition), Offset(offset))).collect();
-        match splits.iter().find(|split| !offsets.contains_key(&split.id)) {
-            Some(split) => {
-                Err(Error::new(ErrorKind::NotFound, format!("{} has no offset for {}", self.name, split.name)))
-            }
-            None => Ok(offsets),
-        }
-    }
-}
-
-/// The error for a topic that is not there.
-fn missing(name: &str, topic: &str) -> Error {
-    let text = format!(
-        "{name} has no topic {topic:?}, or it may not be seen; to make it: \
-         kafka-topics.sh --bootstrap-server HOST:PORT --create --topic {topic} --partitions N"
-    );
-    Error::new(ErrorKind::NotFound, text)
-}
-
-fn partitions(topic: &str, splits: impl Iterator<Item = SplitId>) -> Result<Vec<i32>> {
-    splits.map(|split| partition_of(topic, split)).collect()
-}
-
-fn numbers(found: impl Iterator<Item = (i32, KafkaOffset)>) -> Result<Vec<(i32, u64)>, KafkaError> {
-    let unknown = KafkaError::OffsetFetch(RDKafkaErrorCode::NoOffset);
-    found.map(|(partition, offset)| Ok((partition, number(offset)?.ok_or(unknown.clone())?))).collect()
-}
-
-impl Source for KafkaSource {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn splits(&mut self) -> Result<Vec<Split>> {
-        let partitions = self.ask("partitions", |client, topic| {
-            let metadata = client.fetch_metadata(Some(topic), PATIENCE)?;
-            let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
-                return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition));
-            };
-            if let Some(error) = found.error() {
-                return Err(KafkaError::MetadataFetch(error.into()));
-            }
-            Ok(found.partitions().iter().map(|partition| partition.id()).collect::<Vec<i32>>())
-        })?;
-        let mut splits: Vec<Split> = partitions
-            .into_iter()
-            .map(|p| Split { id: self.split(p), ordinal: p.unsigned_abs(), name: format!("{}[{p}]", self.topic) })
-            .collect();
-        splits.sort_by_key(|split| split.ordinal);
-        Ok(splits)
-    }
-
-    fn discovery(&self) -> Option<Duration> {
-        Some(DISCOVERY)
-    }
-
-    fn resolve(&mut self, position: &Position, splits: &[Split]) -> Result<Offsets> {
-        match position {
-            Position::Earliest => self.symbolic(KafkaOffset::Beginning, splits),
-            Position::Latest => self.symbolic(KafkaOffset::End, splits),
-            Position::Committed => self.committed(splits),
-            Position::Timestamp(time) => {
-                let time = i64::try_from(*time).map_err(|_| {
-                    Error::new(ErrorKind::Config, format!("{time} ms is too late to be the time of a message"))
-                })?;
-                self.symbolic(KafkaOffset::Offset(time), splits)
-            }
-        }
-    }
-
-    fn open(&mut self, assignments: &[Assignment]) -> Result<(Box<dyn Reader>, Box<dyn Committer>)> {
-        let client = Arc::new(new_consumer(&self.config)?);
-        let group = (!self.group.is_empty()).then(|| self.group.clone());
-        let committer = KafkaCommitter::new(client.clone(), self.topic.clone(), group);
-        let mut reader = KafkaReader::new(client, self.name.clone(), self.topic.clone());
-        reader.assign(assignments, &[])?;
-        Ok((Box::new(reader), Box::new(committer)))
-    }
-
-    fn replay(&self) -> Replay {
-        Replay::Seek
-    }
-
-    fn backlog(&mut self, from: &Offsets) -> Result<Option<u64>> {
-        let partitions = partitions(&self.topic, from.keys().copied())?;
-        let ends = self.ask("end offsets", |client, topic| {
-            numbers(ask_offsets(client, topic, partitions.into_iter(), KafkaOffset::End, PATIENCE)?.into_iter())
-        })?;
-        let left = |(partition, end): (i32, u64)| end.saturating_sub(from[&self.split(partition)].0);
-        Ok(Some(ends.into_iter().map(left).sum()))
-    }
 }

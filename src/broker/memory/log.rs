@@ -8,7 +8,7 @@ use super::source::{Client, MAX_BYTES, MAX_MESSAGES, Reading, assign, pause};
 use super::state::{State, Topic};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, Offsets, Reason, SplitId};
-use crate::source::{Assignment, Batch, Committer, Evidence, Progress, Reader};
+use crate::source::{Assignment, Batch, Committer, Evidence, Lost, OnLost, Progress, Reader};
 
 /// A topic of a log.
 #[derive(Debug)]
@@ -68,21 +68,22 @@ pub(super) struct LogReader {
     /// The split that is looked at first, so that all get their turn.
     turn: usize,
     told: Progress,
+    on_lost: OnLost,
 }
 
 impl LogReader {
-    pub fn new(client: Client, readings: Vec<Reading>) -> Self {
-        LogReader { client, readings, turn: 0, told: Progress::Open }
+    pub fn new(client: Client, readings: Vec<Reading>, on_lost: OnLost) -> Self {
+        LogReader { client, readings, turn: 0, told: Progress::Open, on_lost }
     }
 }
 
 impl Reader for LogReader {
     fn read(&mut self, batch: &mut Batch, wait: Duration) -> Result<Progress> {
         let Client { shared, topic, connection } = &mut self.client;
-        let turn = self.turn;
+        let (turn, on_lost) = (self.turn, self.on_lost);
         self.turn += 1;
         shared.read(&mut self.readings, connection, &mut self.told, batch, wait, |state, readings, batch| {
-            poll(state, topic, readings, turn, batch)
+            poll(state, topic, readings, turn, on_lost, batch)
         })
     }
 
@@ -97,7 +98,14 @@ impl Reader for LogReader {
     }
 }
 
-fn poll(state: &mut State, topic: &str, readings: &mut [Reading], turn: usize, batch: &mut Batch) -> Result<()> {
+fn poll(
+    state: &mut State,
+    topic: &str,
+    readings: &mut [Reading],
+    turn: usize,
+    on_lost: OnLost,
+    batch: &mut Batch,
+) -> Result<()> {
     let log = match state.topics.get(topic) {
         Some(Topic::Log(log)) => Some(log),
         _ => None,
@@ -117,10 +125,19 @@ fn poll(state: &mut State, topic: &str, readings: &mut [Reading], turn: usize, b
         let (first, end) = (split.first, split.end());
         let until = reading.until.unwrap_or(end).min(end);
         if reading.next < until && reading.next < first || reading.next > end {
-            return Err(Error::new(
-                ErrorKind::OffsetLost,
-                format!("offset {} of split {:?} is lost: it holds [{first}, {end})", reading.next, reading.split.name),
-            ));
+            let to = match on_lost {
+                OnLost::Earliest if reading.next <= end => first.min(until),
+                OnLost::Latest if reading.next <= end => until,
+                _ => {
+                    let text = format!(
+                        "offset {} of split {:?} is lost: it holds [{first}, {end})",
+                        reading.next, reading.split.name
+                    );
+                    return Err(Error::new(ErrorKind::OffsetLost, text));
+                }
+            };
+            batch.lost.push(Lost { split: reading.split.id, from: Offset(reading.next), to: Offset(to) });
+            reading.next = to;
         }
         while reading.next < until && batch.messages.len() < MAX_MESSAGES && bytes < MAX_BYTES {
             let message = reading.give(&split.messages[(reading.next - first) as usize]);

@@ -10,8 +10,8 @@
 //! | the sequence number of a message in its queue | [`MessageId`](crate::message::MessageId) |
 //!
 //! **Log mode** ([`MemoryBroker::create_topic`]): [`Replay::Seek`](crate::source::Replay::Seek). All positions are known; a
-//! group has one committed offset a split. An offset that was trimmed, or that is beyond the end, is
-//! [`ErrorKind::OffsetLost`].
+//! group has one committed offset a split. An offset that was trimmed is [`ErrorKind::OffsetLost`] or skipped, as
+//! [`BrokerOptions::on_lost_offset`] says; one beyond the end is an error.
 //!
 //! **Queue mode** ([`MemoryBroker::create_queue`]): [`Replay::Redeliver`](crate::source::Replay::Redeliver). Readers compete. A
 //! commit deletes what was delivered below it. When the reader and the committer of an opened source are both dropped, or
@@ -124,8 +124,8 @@ impl MemoryBroker {
     /// [`ErrorKind::Config`]: a memory broker has no properties.
     pub fn source(&self, topic: &str, options: &BrokerOptions) -> Result<NewSource> {
         super::no_properties("a memory broker", options)?;
-        let (broker, topic, group) = (self.clone(), topic.to_owned(), options.group.clone());
-        Ok(Arc::new(move || Ok(Box::new(source::MemorySource::new(&broker, &topic, &group)))))
+        let (broker, topic, options) = (self.clone(), topic.to_owned(), options.clone());
+        Ok(Arc::new(move || Ok(Box::new(source::MemorySource::new(&broker, &topic, &options)))))
     }
 
     /// A sink; its entities are topics.

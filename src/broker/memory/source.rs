@@ -7,9 +7,10 @@ use super::log::{LogCommitter, LogReader};
 use super::queue::{QueueCommitter, QueueReader};
 use super::state::{Shared, State, Topic};
 use super::{MemoryBroker, MemoryMessage};
+use crate::broker::BrokerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Message, Offset, Offsets, Split, SplitId};
-use crate::source::{Assignment, Committer, Evidence, Position, Reader, Replay, Source};
+use crate::source::{Assignment, Committer, Evidence, OnLost, Otherwise, Position, Reader, Replay, Source};
 
 /// The most messages of one read.
 pub(super) const MAX_MESSAGES: usize = 4_096;
@@ -25,13 +26,23 @@ pub(super) struct MemorySource {
     group: String,
     broker: MemoryBroker,
     replay: Replay,
+    discovery: Option<Duration>,
+    on_lost: OnLost,
 }
 
 impl MemorySource {
-    pub fn new(broker: &MemoryBroker, topic: &str, group: &str) -> Self {
+    pub fn new(broker: &MemoryBroker, topic: &str, options: &BrokerOptions) -> Self {
         let replay = broker.shared.look(|state| state.topics.get(topic).map_or(Replay::Seek, replay_of));
         let name = format!("memory:{}/{topic}", broker.name);
-        MemorySource { name, topic: topic.into(), group: group.into(), broker: broker.clone(), replay }
+        MemorySource {
+            name,
+            topic: topic.into(),
+            group: options.group.clone(),
+            broker: broker.clone(),
+            replay,
+            discovery: options.discovery.every(DISCOVERY),
+            on_lost: options.on_lost_offset,
+        }
     }
 
     /// Looks at the topic, if the broker can be reached.
@@ -66,7 +77,7 @@ impl Source for MemorySource {
     }
 
     fn discovery(&self) -> Option<Duration> {
-        Some(DISCOVERY)
+        self.discovery
     }
 
     fn resolve(&mut self, position: &Position, splits: &[Split]) -> Result<Offsets> {
@@ -78,16 +89,24 @@ impl Source for MemorySource {
                     let offset = match position {
                         Position::Earliest => found.first,
                         Position::Latest => found.end(),
-                        Position::Committed => log.committed(&self.group, split.ordinal).unwrap_or(found.first),
+                        Position::Committed { otherwise } => {
+                            log.committed(&self.group, split.ordinal).unwrap_or_else(|| match otherwise {
+                                Otherwise::Earliest => found.first,
+                                Otherwise::Latest => found.end(),
+                            })
+                        }
                         Position::Timestamp(timestamp) => found.at(*timestamp),
+                        Position::Exact(offsets) => offsets.get(&split.name).map_or(found.first, |offset| offset.0),
                     };
                     Ok((split.id, Offset(offset)))
                 };
                 splits.iter().map(&mut resolve).collect()
             }
             Topic::Queue(_) => match position {
-                Position::Earliest | Position::Committed => Ok(splits.iter().map(|s| (s.id, Offset(0))).collect()),
-                Position::Latest | Position::Timestamp(_) => Err(Error::new(
+                Position::Earliest | Position::Committed { otherwise: Otherwise::Earliest } => {
+                    Ok(splits.iter().map(|s| (s.id, Offset(0))).collect())
+                }
+                _ => Err(Error::new(
                     ErrorKind::Config,
                     format!("{:?} is a queue: it has no position {position:?}, only what was not committed", self.name),
                 )),
@@ -108,7 +127,7 @@ impl Source for MemorySource {
             }
             Replay::Seek | Replay::Lost => {
                 let committer = LogCommitter::new(client.clone(), &self.group);
-                (Box::new(LogReader::new(client, readings)), Box::new(committer))
+                (Box::new(LogReader::new(client, readings, self.on_lost)), Box::new(committer))
             }
         })
     }
