@@ -189,8 +189,9 @@ impl Pattern {
         match built {
             Ok(dfa) => Ok(Pattern { text: text.to_owned(), dfa: Arc::new(dfa) }),
             Err(error) => {
-                // What the parser says ends with the reason; before it comes a drawing of several lines.
-                let reason = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                // The reason is at the end: of the chain of errors, and of the parser's text, before which comes a drawing.
+                let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+                let reason = chain.last().map(ToString::to_string).unwrap_or_default();
                 let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
                 Err(format!("{text:?} is not a regular expression for topics: {reason}"))
             }
