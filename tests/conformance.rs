@@ -20,7 +20,7 @@ fn keeps_its_promises(mut harness: impl Harness, at_least: usize) {
 }
 
 fn options(group: &str) -> BrokerOptions {
-    BrokerOptions { group: group.into(), properties: vec![] }
+    BrokerOptions { group: group.into(), ..BrokerOptions::default() }
 }
 
 struct Memory {

@@ -20,6 +20,10 @@ mod kafka_outage;
 #[cfg(feature = "kafka")]
 mod kafka_promises;
 #[cfg(feature = "kafka")]
+mod kafka_security;
+#[cfg(feature = "kafka")]
+mod kafka_sink;
+#[cfg(feature = "kafka")]
 mod kafka_sync;
 mod layers;
 mod licences;

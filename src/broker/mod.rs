@@ -16,6 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sink::NewSink;
 use crate::source::NewSource;
 
+#[cfg(feature = "kafka")]
+mod dead_letter;
 pub mod file;
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -29,13 +31,28 @@ pub struct BrokerOptions {
     pub group: String,
     /// Properties of the broker's client, in the client's own words.
     pub properties: Vec<(String, String)>,
+    /// How topics of outputs are made that are not there. `None`: a missing topic is an error.
+    pub create_topics: Option<CreateTopics>,
+}
+
+/// How a topic is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateTopics {
+    /// How many partitions it gets.
+    pub partitions: u32,
+    /// How many copies there are of each; `None`: as many as the broker makes by default.
+    pub replication: Option<u16>,
 }
 
 /// Names properties, and shows no value: it may be a password.
 impl fmt::Debug for BrokerOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.properties.iter().map(|(name, _)| name.as_str()).collect();
-        f.debug_struct("BrokerOptions").field("group", &self.group).field("properties", &names).finish()
+        f.debug_struct("BrokerOptions")
+            .field("group", &self.group)
+            .field("properties", &names)
+            .field("create_topics", &self.create_topics)
+            .finish()
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::brokers::is_kafka;
-use crate::broker::BrokerOptions;
+use crate::broker::{BrokerOptions, CreateTopics};
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::sync::json::Path;
@@ -58,6 +58,8 @@ pub struct SyncConfig {
     pub group: String,
     /// End after so many records.
     pub max_records: Option<u64>,
+    /// How topics of outputs are made that are not there.
+    pub create_topics: Option<CreateTopics>,
     /// Properties of Kafka's client.
     pub kafka: Vec<Property>,
     /// Where state was asked to be kept. This version keeps none.
@@ -88,6 +90,7 @@ impl SyncConfig {
         BrokerOptions {
             group: self.group.clone(),
             properties: properties.map(|property| (property.name.clone(), property.value.clone())).collect(),
+            create_topics: self.create_topics,
         }
     }
 }

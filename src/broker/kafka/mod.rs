@@ -43,7 +43,11 @@ mod client;
 mod committer;
 mod config;
 mod error;
+#[allow(unsafe_code)] // each block says why it may
+mod ffi;
 mod reader;
+mod security;
+mod topics;
 mod writer;
 
 use std::sync::Arc;
@@ -55,7 +59,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use self::client::{KafkaConsumer, PATIENCE, ask_offsets, new_consumer, number, partition_of};
+use self::client::{KafkaConsumer, PATIENCE, ask_offsets, listen, new_consumer, number, partition_of};
 use self::committer::KafkaCommitter;
 use self::error::classify;
 use self::reader::KafkaReader;
@@ -102,8 +106,8 @@ pub fn source(hosts: &str, topic: &str, options: &BrokerOptions) -> Result<NewSo
 /// [`ErrorKind::Config`], as [`source`].
 pub fn sink(hosts: &str, options: &BrokerOptions) -> Result<NewSink> {
     let config = config::producer(hosts, options)?;
-    let name = format!("kafka://{hosts}");
-    Ok(Arc::new(move || Ok(Box::new(KafkaSink::new(name.clone(), config.clone())))))
+    let (name, create) = (format!("kafka://{hosts}"), options.create_topics);
+    Ok(Arc::new(move || Ok(Box::new(KafkaSink::new(name.clone(), config.clone(), create)))))
 }
 
 /// Checks the name of a topic.
@@ -139,12 +143,12 @@ impl KafkaSource {
         client.context().forget();
         question(client, &self.topic).map_err(|error| {
             // What the client has to say about its connection comes through its queue.
-            while client.poll(Duration::ZERO).is_some() {}
+            listen(client);
             let unknown = classify(error.clone(), ErrorKind::Read, "").kind() == ErrorKind::NotFound;
             if unknown {
                 missing(&self.name, &self.topic).with_source(error)
             } else {
-                client.context().explain(error, ErrorKind::Read, format!("cannot ask {} for {what}", self.name))
+                client.context().explain_first(error, ErrorKind::Read, format!("cannot ask {} for {what}", self.name))
             }
         })
     }
