@@ -10,6 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::epoch::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::SplitId;
 
@@ -28,18 +29,33 @@ pub(super) type KafkaConsumer = BaseConsumer<Context>;
 #[derive(Debug, Default)]
 pub(super) struct Context {
     complaint: Mutex<Option<Complaint>>,
+    clock: SystemClock,
 }
+
+/// A complaint explains no error that comes later than this. The client says the same again after 30 s.
+const FORGOTTEN: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug)]
 struct Complaint {
     /// `None` for a line of the log.
     error: Option<KafkaError>,
     text: String,
+    /// On the monotonic clock.
+    at: Duration,
 }
 
 impl Context {
     fn complaint(&self) -> MutexGuard<'_, Option<Complaint>> {
-        self.complaint.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut complaint = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = self.clock.monotonic().saturating_sub(FORGOTTEN);
+        if complaint.as_ref().is_some_and(|complaint| complaint.at < since) {
+            *complaint = None;
+        }
+        complaint
+    }
+
+    fn complain(&self, error: Option<KafkaError>, text: &str) {
+        *self.complaint() = Some(Complaint { error, text: text.to_string(), at: self.clock.monotonic() });
     }
 
     /// Remembers nothing of what was said before.
@@ -74,7 +90,7 @@ impl Context {
 
     /// The client's error as one of ours, with the last complaint in the log where the code alone says too little.
     pub(super) fn explain(&self, error: KafkaError, other: ErrorKind, context: String) -> Error {
-        let Some(Complaint { error: said, text }) = self.complaint().clone() else {
+        let Some(Complaint { error: said, text, .. }) = self.complaint().clone() else {
             return classify(error, other, context);
         };
         if !is_connection(&error) {
@@ -115,12 +131,12 @@ impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
-                *self.complaint() = Some(Complaint { error: None, text: text.to_string() });
+                self.complain(None, text);
                 tracing::warn!(facility, "kafka client: {text}");
             }
             // A broker that hangs up is no error to the client, but it may say more than what follows.
             _ if facility == "FAIL" => {
-                *self.complaint() = Some(Complaint { error: None, text: text.to_string() });
+                self.complain(None, text);
                 tracing::debug!(facility, "kafka client: {text}");
             }
             // One list of properties serves consumers and producers: that one ignores the other's is no news.
@@ -134,7 +150,7 @@ impl ClientContext for Context {
             return tracing::debug!("kafka client: {reason}");
         }
         tracing::warn!(%error, "kafka client: {reason}");
-        *self.complaint() = Some(Complaint { error: Some(error), text: reason.to_string() });
+        self.complain(Some(error), reason);
     }
 }
 

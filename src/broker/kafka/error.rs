@@ -91,11 +91,10 @@ pub(super) struct Obstacle {
     pub sure: bool,
 }
 
-const OBSTACLES: [(&str, Obstacle); 12] = [
+const OBSTACLES: [(&str, Obstacle); 11] = [
     ("Request not valid in current SASL state", sure(NO_SASL)),
     ("mechanism handshake failed", sure(MECHANISM)),
     ("SASL authentication error", sure(USER)),
-    ("SASL SCRAM", sure(USER)),
     ("broker certificate could not be verified", sure(CERTIFICATE)),
     ("certificate verify failed", sure(CERTIFICATE)),
     ("Failed to verify broker certificate", sure(CERTIFICATE)),

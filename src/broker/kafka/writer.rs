@@ -123,6 +123,8 @@ struct Range {
     alone: Option<usize>,
     /// How many records were written; behind them are dead letters of those that were refused.
     written: usize,
+    /// How many suspects were sent alone.
+    resent: u64,
     undelivered: Undelivered,
 }
 
@@ -151,11 +153,18 @@ impl Range {
     fn send_next_alone(&mut self) -> bool {
         self.alone = self.suspects.pop_front();
         self.again.extend(self.alone);
+        self.resent += u64::from(self.alone.is_some());
         self.alone.is_some()
+    }
+
+    /// How many suspects were good records in batches that were refused.
+    fn unjustly(&self) -> u64 {
+        self.resent.saturating_sub(self.undelivered.iter().sum())
     }
 }
 
-/// One producer for all outputs of a worker. Records wait here until their range is published.
+/// One producer for all outputs of a worker. Records wait here until their range is published. How many do is bounded by
+/// the worker, which stops reading when too much is not published, and on the way by the producer's queue.
 struct KafkaWriter {
     name: String,
     config: ClientConfig,
@@ -407,6 +416,14 @@ impl Writer for KafkaWriter {
         match self.deliver(&mut range) {
             Ok(()) => {
                 self.published = upper;
+                if range.unjustly() > 0 {
+                    tracing::warn!(
+                        sink = self.name,
+                        records = range.unjustly(),
+                        "batches were refused whose records are not: set batch.size to what the topic takes \
+                         (max.message.bytes)"
+                    );
+                }
                 Ok(range.undelivered)
             }
             Err(error) => {
