@@ -183,7 +183,7 @@ fn key_of(line: &[u8]) -> usize {
 fn kafka(broker: &kafka_broker::Broker) -> Ends {
     use rdkafka::consumer::{BaseConsumer, Consumer as _};
     use rdkafka::message::Message as _;
-    use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+    use rdkafka::producer::{BaseProducer, BaseRecord};
     use rdkafka::{Offset, TopicPartitionList};
 
     broker.create(1, &["one", "two", "joined"]);

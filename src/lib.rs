@@ -29,7 +29,8 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `kafka` | [Apache Kafka](https://kafka.apache.org), through librdkafka built from source: needs a C compiler and make |
+//! | `kafka` | [Apache Kafka](https://kafka.apache.org), through librdkafka built from source: needs a C compiler, make, and OpenSSL's headers (`libssl-dev`, `pkg-config`) |
+//! | `kafka-vendored` | the same with OpenSSL built from source, too: needs Perl instead of the headers, and minutes |
 //! | `mimalloc` (default) | the allocator of the binary; library users choose their own |
 //! | `conformance` | the suite of promises for adapters |
 //! | `abomonation` | a comparison in the codec bench; unsound, never used by the library |

@@ -175,11 +175,15 @@ pub enum Reason {
     InvalidTimestamp,
     /// A codec of the user refused it.
     Undecodable,
+    /// It is larger than the broker of the output takes.
+    TooLarge,
+    /// The broker of the output refused it for another reason than its size.
+    Refused,
 }
 
 impl Reason {
     /// Every reason, in the order of the reports.
-    pub const ALL: [Reason; 13] = [
+    pub const ALL: [Reason; 15] = [
         Reason::Duplicate,
         Reason::Overridden,
         Reason::Late,
@@ -193,6 +197,8 @@ impl Reason {
         Reason::KeyAmbiguous,
         Reason::InvalidTimestamp,
         Reason::Undecodable,
+        Reason::TooLarge,
+        Reason::Refused,
     ];
 
     /// The fixed name in reports, metrics and dead letters.
@@ -211,6 +217,8 @@ impl Reason {
             Reason::KeyAmbiguous => "key_ambiguous",
             Reason::InvalidTimestamp => "invalid_timestamp",
             Reason::Undecodable => "undecodable",
+            Reason::TooLarge => "too_large",
+            Reason::Refused => "refused",
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::epoch::Epoch;
 use crate::message::Reason;
+use crate::sink::Undelivered;
 
 /// A moment of a job, as far as this process knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,9 @@ pub struct Snapshot {
     pub retries: u64,
     /// Commits that failed; the next one says the same again.
     pub failed_commits: u64,
+    /// Outputs that a broker refused one by one and that became dead letters, by reason. Those of all workers of the job; other
+    /// processes than that of worker 0 know none.
+    pub undelivered: Undelivered,
     /// The job's clock, in milliseconds since the Unix epoch.
     pub clock: u64,
     /// Everything below this epoch is published and may be committed.
@@ -57,6 +61,12 @@ impl Status {
 
     pub(crate) fn failed_commit(&self) {
         self.lock().failed_commits += 1;
+    }
+
+    pub(crate) fn undelivered(&self, more: &Undelivered) {
+        for (total, more) in self.lock().undelivered.iter_mut().zip(more) {
+            *total += more;
+        }
     }
 
     pub(crate) fn follow(&self, clock: u64, bound: Epoch) {

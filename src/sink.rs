@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::epoch::Epoch;
 use crate::error::Result;
-use crate::message::Headers;
+use crate::message::{Headers, Reason};
 
 /// What a sink promises if `publish` is repeated for a range after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +74,14 @@ pub struct WriterContext {
     pub run: RunNumber,
     /// The names of the outputs: topics, or files without their ends. [`Entity`] is an index into it.
     pub entities: Vec<String>,
+    /// The output among them that takes dead letters, if there is one.
+    pub dead_letter: Option<Entity>,
     /// Whether a checkpoint will keep what `prepare` returns. If not, `prepare` may return nothing.
     pub outbox: bool,
 }
+
+/// Records that a broker refused one by one and that became dead letters, by [`Reason`].
+pub type Undelivered = [u64; Reason::ALL.len()];
 
 /// Makes the [`Sink`] of a worker; every worker makes its own, on its own thread. Connects to nothing.
 pub type NewSink = Arc<dyn Fn() -> Result<Box<dyn Sink>> + Send + Sync>;
@@ -106,7 +111,10 @@ pub trait Writer: Send {
     /// The checkpoint is durable: shows the records of [lower, upper), and returns when the broker has them for good.
     ///
     /// May be repeated with the same range. The bytes are those of `prepare`, perhaps of an earlier run.
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<()>;
+    ///
+    /// A record that the broker refuses by itself, such as one that is too large, becomes a dead letter if the context has an
+    /// output for these: the answer counts them. Without such an output it is an error, and not one that passes.
+    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered>;
 
     /// Everything below this epoch is published, if the broker knows.
     fn published(&mut self) -> Result<Option<Epoch>>;

@@ -97,7 +97,14 @@ impl Test {
         let folder = self.folder.path().join("out");
         let sink = file::sink_on(disk, folder.to_str().unwrap(), &BrokerOptions::default()).unwrap();
         let entities = entities.iter().map(|entity| String::from(*entity)).collect();
-        sink().unwrap().open(&WriterContext { slot: Slot(3), output: 0, run: RunNumber(1), entities, outbox })
+        sink().unwrap().open(&WriterContext {
+            slot: Slot(3),
+            output: 0,
+            run: RunNumber(1),
+            entities,
+            dead_letter: None,
+            outbox,
+        })
     }
 
     fn text(&self, name: &str) -> String {

@@ -37,9 +37,14 @@ pub(crate) fn broker() -> String {
 }
 
 pub(crate) fn tool(arguments: &[&str], input: &str) -> String {
+    tool_at(&broker(), arguments, input)
+}
+
+/// The same on another broker.
+pub(crate) fn tool_at(hosts: &str, arguments: &[&str], input: &str) -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/brokers/kafka/tool.sh");
     let mut command = Command::new(path);
-    command.args(&arguments[..1]).args(["--bootstrap-server", &broker()]).args(&arguments[1..]);
+    command.args(&arguments[..1]).args(["--bootstrap-server", hosts]).args(&arguments[1..]);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("tool.sh starts");
     child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("the tool reads");
@@ -54,7 +59,7 @@ pub(crate) fn admin() -> AdminClient<DefaultClientContext> {
     admin_at(&broker())
 }
 
-fn admin_at(hosts: &str) -> AdminClient<DefaultClientContext> {
+pub(crate) fn admin_at(hosts: &str) -> AdminClient<DefaultClientContext> {
     ClientConfig::new().set("bootstrap.servers", hosts).create().expect("a client")
 }
 
@@ -92,7 +97,7 @@ pub(crate) fn make_topic_at(hosts: &str, name: &str, partitions: usize) -> Strin
     name
 }
 
-fn make_topic_named(hosts: &str, name: &str, partitions: usize) {
+pub(crate) fn make_topic_named(hosts: &str, name: &str, partitions: usize) {
     let topic = NewTopic::new(name, partitions as i32, TopicReplication::Fixed(1));
     block_on(admin_at(hosts).create_topics([&topic], &AdminOptions::new()))
         .and_then(|made| made[0].clone().map_err(|(_, code)| KafkaError::AdminOp(code)))
@@ -389,7 +394,8 @@ fn positions_are_made_numbers() {
 fn open_sink(topics: &[&Topic], outbox: bool) -> Box<dyn Writer> {
     let entities = topics.iter().map(|topic| topic.0.clone()).collect();
     let mut sink = kafka::sink(&broker(), &BrokerOptions::default()).unwrap()().unwrap();
-    sink.open(&WriterContext { slot: Slot(0), output: 0, run: RunNumber(1), entities, outbox }).unwrap()
+    sink.open(&WriterContext { slot: Slot(0), output: 0, run: RunNumber(1), entities, dead_letter: None, outbox })
+        .unwrap()
 }
 
 fn record(key: &str, value: &str) -> OutputRecord {
@@ -485,6 +491,7 @@ fn a_missing_topic_is_named_with_what_to_do() {
         output: 0,
         run: RunNumber(1),
         entities: vec!["not-there".to_string()],
+        dead_letter: None,
         outbox: false,
     };
     let Err(error) = sink.open(&context) else { panic!("it is not there") };

@@ -39,7 +39,9 @@ fn client() -> BaseConsumer {
 /// Whether so many messages of a topic are committed.
 fn is_committed(client: &BaseConsumer, topic: &str, partitions: i32, messages: i64) -> bool {
     let mut list = TopicPartitionList::new();
-    (0..partitions).for_each(|partition| drop(list.add_partition(topic, partition)));
+    for partition in 0..partitions {
+        list.add_partition(topic, partition);
+    }
     let list = client.committed_offsets(list, DEADLINE).expect("the broker answers");
     list.elements().iter().map(|element| element.offset().to_raw().unwrap_or(0).max(0)).sum::<i64>() == messages
 }

@@ -88,8 +88,14 @@ fn a_killed_broker_costs_time_and_nothing_else() {
     let options = BrokerOptions { group: "outage".to_string(), ..BrokerOptions::default() };
     let mut source = kafka::source(&broker.hosts(), &topic, &options).expect("options")().expect("a source");
     let mut sink = kafka::sink(&broker.hosts(), &options).expect("options")().expect("a sink");
-    let context =
-        WriterContext { slot: Slot(0), output: 0, run: RunNumber(1), entities: vec![topic.clone()], outbox: false };
+    let context = WriterContext {
+        slot: Slot(0),
+        output: 0,
+        run: RunNumber(1),
+        entities: vec![topic.clone()],
+        dead_letter: None,
+        outbox: false,
+    };
     let mut writer = sink.open(&context).expect("a writer");
     write(&mut *writer, 1, 0..1000);
     publish(&mut *writer, 1);

@@ -25,7 +25,7 @@ const IMPORTS: [(&str, &str); 24] = [
     ("pacing", "epoch error"),
     ("split_time", "epoch error message source"),
     ("ledger", "epoch error message"),
-    ("observe", "epoch error message"),
+    ("observe", "epoch error message sink"),
     ("reader", "codec commit control epoch error ledger message observe retry source split_time"),
     ("commit", "control epoch error ledger message observe reader retry source"),
     (

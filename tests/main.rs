@@ -23,6 +23,9 @@ mod kafka_promises;
 mod kafka_source;
 #[cfg(feature = "kafka")]
 mod kafka_source_jobs;
+mod kafka_security;
+#[cfg(feature = "kafka")]
+mod kafka_sink;
 #[cfg(feature = "kafka")]
 mod kafka_sync;
 mod layers;

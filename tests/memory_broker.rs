@@ -44,7 +44,15 @@ fn values(messages: &[Message]) -> Vec<String> {
 fn writer(broker: &MemoryBroker, run: u64) -> Box<dyn Writer> {
     let mut sink = broker.sink(&options()).unwrap()().unwrap();
     let entities = vec!["topic".to_owned(), "other".to_owned()];
-    sink.open(&WriterContext { slot: Slot(0), output: 0, run: RunNumber(run), entities, outbox: false }).unwrap()
+    sink.open(&WriterContext {
+        slot: Slot(0),
+        output: 0,
+        run: RunNumber(run),
+        entities,
+        dead_letter: None,
+        outbox: false,
+    })
+    .unwrap()
 }
 
 fn write(writer: &mut dyn Writer, epoch: u64, entity: usize, value: &'static str) {
@@ -81,7 +89,7 @@ fn an_unreachable_broker_is_behind_and_worth_a_retry() {
     let errors = [
         reader.read(&mut batch, WAIT).map(drop),
         committer.commit(&Offsets::new(), &[]),
-        writer.publish(1, 2, &[]),
+        writer.publish(1, 2, &[]).map(drop),
         broker.source("topic", &options()).unwrap()().unwrap().splits().map(drop),
     ];
     for error in errors {

@@ -45,9 +45,11 @@ part() { # part NAME BUDGET_SECONDS COMMAND...
 
 install() {
   local missing=() pair
-  for pair in cc:build-essential make:build-essential java:default-jre-headless mvn:maven python3:python3; do
+  for pair in cc:build-essential make:build-essential java:default-jre-headless mvn:maven python3:python3 \
+    openssl:openssl pkg-config:pkg-config; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
   done
+  pkg-config --exists openssl 2>/dev/null || missing+=(libssl-dev)
   if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" -ne 0 ]; then
     echo "missing; install with: sudo apt-get install ${missing[*]}" && return 1
   elif [ ${#missing[@]} -gt 0 ]; then

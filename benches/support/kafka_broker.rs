@@ -1,5 +1,7 @@
 //! A Kafka broker for measurements, and what is asked of it beside the job.
 
+#![allow(dead_code)] // each bench uses its part
+
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;

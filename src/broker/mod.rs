@@ -17,6 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sink::NewSink;
 use crate::source::{Discovery, NewSource, OnLost};
 
+#[cfg(feature = "kafka")]
+mod dead_letter;
 pub mod file;
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -34,6 +36,17 @@ pub struct BrokerOptions {
     pub discovery: Discovery,
     /// What a source does when its position is gone.
     pub on_lost_offset: OnLost,
+    /// How topics of outputs are made that are not there. `None`: a missing topic is an error.
+    pub create_topics: Option<CreateTopics>,
+}
+
+/// How a topic is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateTopics {
+    /// How many partitions it gets.
+    pub partitions: u32,
+    /// How many copies there are of each; `None`: as many as the broker makes by default.
+    pub replication: Option<u16>,
 }
 
 /// Names properties, and shows no value: it may be a password.
@@ -45,6 +58,7 @@ impl fmt::Debug for BrokerOptions {
             .field("properties", &names)
             .field("discovery", &self.discovery)
             .field("on_lost_offset", &self.on_lost_offset)
+            .field("create_topics", &self.create_topics)
             .finish()
     }
 }

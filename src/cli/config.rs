@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::brokers::is_kafka;
-use crate::broker::{self, BrokerOptions};
+use crate::broker::{self, BrokerOptions, CreateTopics};
 use crate::reader::{OnBad, Until};
 use crate::source::{Discovery, OnLost, Position};
 use crate::sync::json::Path;
@@ -62,6 +62,8 @@ pub struct SyncConfig {
     pub discovery: Discovery,
     /// What happens where the messages at a position are gone.
     pub on_lost_offset: OnLost,
+    /// How topics of outputs are made that are not there.
+    pub create_topics: Option<CreateTopics>,
     /// Properties of Kafka's client.
     pub kafka: Vec<Property>,
     /// Where state was asked to be kept. This version keeps none.
@@ -95,6 +97,7 @@ impl SyncConfig {
             properties: properties.map(|property| (property.name.clone(), property.value.clone())).collect(),
             discovery: self.discovery,
             on_lost_offset: if is_kafka(broker) { self.on_lost_offset } else { OnLost::Fail },
+            create_topics: self.create_topics,
         }
     }
 

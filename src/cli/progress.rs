@@ -25,6 +25,8 @@ pub struct Status {
     pub delayed: u64,
     /// Records dropped, by reason.
     pub dropped: Dropped,
+    /// Documents that the broker refused and that became dead letters.
+    pub undelivered: u64,
     /// The job's clock in milliseconds since the Unix epoch; 0 before the first record.
     pub clock_ms: u64,
     /// The wall clock in milliseconds since the Unix epoch.
@@ -44,6 +46,9 @@ impl fmt::Display for Status {
         write!(f, " waiting {} delayed {}", Grouped(self.waiting), Grouped(self.delayed))?;
         for (reason, count) in reasons(&self.dropped) {
             write!(f, " {reason} {}", Grouped(count))?;
+        }
+        if self.undelivered > 0 {
+            write!(f, " undelivered {}", Grouped(self.undelivered))?;
         }
         match self.clock_ms {
             0 => f.write_str(" | clock -")?,
@@ -88,6 +93,8 @@ pub struct Conservation {
     pub delayed: u64,
     /// Delays not emitted, because none are wanted.
     pub unmatched: u64,
+    /// Documents among those emitted that the broker refused and that became dead letters, by reason.
+    pub undelivered: Dropped,
 }
 
 impl Conservation {
@@ -102,7 +109,8 @@ impl Conservation {
 
 /// `conservation: in=5 restored=0 joined_records=2 expired=1 pending=1 dropped=1 dropped.late=1 joined=1 late=0 delayed=1
 /// unmatched=0 difference=0`, on one line: the first six numbers add up, then come the documents emitted. Reasons that dropped
-/// nothing are left out.
+/// nothing are left out; if documents were refused by the broker, ` undelivered=1 undelivered.too_large=1` stands before the
+/// difference.
 impl fmt::Display for Conservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -118,15 +126,14 @@ impl fmt::Display for Conservation {
         for (reason, count) in reasons(&self.dropped) {
             write!(f, " dropped.{reason}={count}")?;
         }
-        write!(
-            f,
-            " joined={} late={} delayed={} unmatched={} difference={}",
-            self.joined,
-            self.late,
-            self.delayed,
-            self.unmatched,
-            self.difference()
-        )
+        write!(f, " joined={} late={} delayed={} unmatched={}", self.joined, self.late, self.delayed, self.unmatched)?;
+        if self.undelivered != Dropped::default() {
+            write!(f, " undelivered={}", self.undelivered.iter().sum::<u64>())?;
+        }
+        for (reason, count) in reasons(&self.undelivered) {
+            write!(f, " undelivered.{reason}={count}")?;
+        }
+        write!(f, " difference={}", self.difference())
     }
 }
 
@@ -204,6 +211,7 @@ mod tests {
             waiting: 1_000,
             delayed: 999,
             dropped: dropped(&[(Reason::KeyNull, 2), (Reason::Duplicate, 38_112)]),
+            undelivered: 3,
             clock_ms: 1_600_000_000_999,
             wall_ms: 1_600_000_003_399,
             backlog: Some(12),
@@ -212,7 +220,7 @@ mod tests {
         assert_eq!(
             status.to_string(),
             "in 1_937_686 joined 890_123 (late 7) waiting 1_000 delayed 999 duplicate 38_112 key_null 2 \
-             | clock 2020-09-13T12:26:40Z lag 2.4s backlog 12 | 281_000/s"
+             undelivered 3 | clock 2020-09-13T12:26:40Z lag 2.4s backlog 12 | 281_000/s"
         );
         assert!(status.line().starts_with("\r\x1b[2K\x1b[?7lin 1_937_686 "));
     }
@@ -240,12 +248,16 @@ mod tests {
             late: 1,
             delayed: 2,
             unmatched: 0,
+            undelivered: Dropped::default(),
         };
         assert_eq!(
             conservation.to_string(),
             "conservation: in=9 restored=1 joined_records=4 expired=1 pending=2 dropped=3 dropped.overridden=2 \
              dropped.invalid_json=1 joined=2 late=1 delayed=2 unmatched=0 difference=0"
         );
+        conservation.undelivered = dropped(&[(Reason::TooLarge, 1), (Reason::Refused, 2)]);
+        let end = " unmatched=0 undelivered=3 undelivered.too_large=1 undelivered.refused=2 difference=0";
+        assert!(conservation.to_string().ends_with(end), "{conservation}");
         conservation.pending = 3;
         assert_eq!(conservation.difference(), -1);
     }

@@ -66,7 +66,8 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     }
     let tally = Arc::new(Tally::default());
     let started = Arc::new(AtomicBool::new(false));
-    handle_signals(job.control(), Arc::clone(&tally), Arc::clone(&started))?;
+    let status = job.status();
+    handle_signals(job.control(), Arc::clone(&tally), Arc::clone(&status), Arc::clone(&started))?;
     let leads = config.workers.process == 0;
     let progress = leads.then(|| Progress::start(&job, Arc::clone(&tally), clock)).flatten();
     let counted = Arc::clone(&tally);
@@ -79,7 +80,7 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     }
     if leads {
         // A reader that has seen enough (head) is no error.
-        let _ = write_summary(&config, &tally, out);
+        let _ = write_summary(&config, &tally, &status, out);
     }
     result
 }
@@ -135,14 +136,19 @@ fn clock() -> Result<Arc<dyn Clock>> {
 }
 
 /// The first signal stops the job, the second ends the process; SIGUSR1 prints the conservation line.
-fn handle_signals(control: Control, tally: Arc<Tally>, started: Arc<AtomicBool>) -> Result<()> {
+fn handle_signals(
+    control: Control,
+    tally: Arc<Tally>,
+    status: Arc<crate::observe::Status>,
+    started: Arc<AtomicBool>,
+) -> Result<()> {
     let failed = |error| Error::new(ErrorKind::Cluster, "signals cannot be handled").with_source(error);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(failed)?;
     thread::spawn(move || {
         let mut told = false; // by a signal: a job that has read --max_records stops too
         for signal in signals.forever() {
             if signal == SIGUSR1 {
-                say(&conservation(&tally).to_string());
+                say(&conservation(&tally, &status).to_string());
             } else if std::mem::replace(&mut told, true) {
                 std::process::exit(i32::from(super::FAILED));
             } else {
@@ -169,7 +175,7 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-fn conservation(tally: &Tally) -> Conservation {
+fn conservation(tally: &Tally, status: &crate::observe::Status) -> Conservation {
     let totals = tally.totals();
     Conservation {
         records_in: totals.records_in,
@@ -182,10 +188,16 @@ fn conservation(tally: &Tally) -> Conservation {
         late: totals.counts.late_joins,
         delayed: totals.counts.delays,
         unmatched: totals.counts.unmatched,
+        undelivered: status.snapshot().undelivered,
     }
 }
 
-fn write_summary(config: &SyncConfig, tally: &Tally, out: &mut dyn Write) -> std::io::Result<()> {
+fn write_summary(
+    config: &SyncConfig,
+    tally: &Tally,
+    status: &crate::observe::Status,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let broker = &config.output_broker;
     writeln!(out, "joined records: {broker} {}", config.joined_topic)?;
     for (what, topic) in [("delays", &config.delay_topic), ("dead letters", &config.dead_letter_topic)] {
@@ -193,7 +205,7 @@ fn write_summary(config: &SyncConfig, tally: &Tally, out: &mut dyn Write) -> std
             writeln!(out, "{what}: {broker} {topic}")?;
         }
     }
-    writeln!(out, "{}", conservation(tally))
+    writeln!(out, "{}", conservation(tally, status))
 }
 
 /// Writes the progress line of a terminal.
@@ -213,7 +225,7 @@ impl Progress {
         let thread = thread::spawn(move || {
             let mut last = 0;
             while stopped.recv_timeout(PROGRESS_EVERY).is_err_and(|error| error.is_timeout()) {
-                let totals = tally.totals();
+                let (totals, now) = (tally.totals(), status.snapshot());
                 let rate = (totals.records_in - last) as f64 / PROGRESS_EVERY.as_secs_f64();
                 last = totals.records_in;
                 let line = Status {
@@ -223,7 +235,8 @@ impl Progress {
                     waiting: totals.counts.pending_records,
                     delayed: totals.counts.delays,
                     dropped: totals.dropped(),
-                    clock_ms: status.snapshot().clock,
+                    undelivered: now.undelivered.iter().sum(),
+                    clock_ms: now.clock,
                     wall_ms: clock.wall(),
                     backlog: None,
                     rate,

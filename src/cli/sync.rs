@@ -6,7 +6,7 @@ use super::args::{Given, Problem};
 use super::config::{ClockMode, Input, SyncConfig};
 use super::table::{FLAGS, Group, closest};
 use super::{Outside, brokers, properties, units, workers};
-use crate::broker;
+use crate::broker::{self, CreateTopics};
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::sync::json::{Extractor, Path};
@@ -105,6 +105,7 @@ impl Reader<'_> {
             self.problem("--kafka without a broker that is Kafka", "leave it out, or give --brokers host:port");
         }
         let on_lost_offset = self.on_lost_offset(&inputs);
+        let create_topics = self.create_topics(&output_broker);
         SyncConfig {
             output_broker,
             joined_topic,
@@ -129,6 +130,7 @@ impl Reader<'_> {
             discovery: self.discovery(until),
             on_lost_offset,
             max_records: self.max_records(),
+            create_topics,
             kafka,
             backend_folder,
             workers: workers::read(self),
@@ -298,6 +300,28 @@ impl Reader<'_> {
                 self.problem(option, error.to_string());
             }
         }
+    }
+
+    fn create_topics(&mut self, output_broker: &str) -> Option<CreateTopics> {
+        let create = self.read("create_topics", |text| {
+            let (partitions, replication) = match text.split_once(':') {
+                Some((partitions, replication)) => (partitions, Some(replication)),
+                None => (text, None),
+            };
+            let partitions = partitions.parse().ok().filter(|number| (1..=100_000).contains(number));
+            let replication =
+                replication.map(|number| number.parse().ok().filter(|number| (1..=1000).contains(number)));
+            match (partitions, replication) {
+                (Some(partitions), None) => Ok(CreateTopics { partitions, replication: None }),
+                (Some(partitions), Some(Some(number))) => Ok(CreateTopics { partitions, replication: Some(number) }),
+                _ => Err("write PARTITIONS or PARTITIONS:REPLICATION, such as 8 or 8:3".to_owned()),
+            }
+        });
+        if create.is_some() && !output_broker.is_empty() && !brokers::is_kafka(output_broker) {
+            let what = "--create_topics with outputs that are not in Kafka";
+            self.problem(what, "leave it out: files and topics in memory are made by themselves");
+        }
+        create
     }
 
     /// What can be wrong with the fields of one side together.

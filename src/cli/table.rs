@@ -101,6 +101,7 @@ pub const FLAGS: &[Flag] = &[
     flag(Outputs, "enable_delay", "true|false", "false", "whether records whose partner has not come in time are written to the delay topic"),
     flag(Outputs, "delay_topic", "NAME", "", "delays go to PREFIX.NAME.out; needed with --enable_delay true"),
     flag(Outputs, "dead_letter_topic", "NAME", "", "records that cannot be used go to PREFIX.NAME.out, with reason and position"),
+    flag(Outputs, "create_topics", "PARTITIONS[:REPLICATION]", "a missing topic is an error", "topics of the outputs that Kafka does not have are made, with so many partitions and replicas: 8 or 8:3"),
     flag(Outputs, "output_brokers", "BROKERS", "where the inputs are", "where the outputs are"),
     flag(Outputs, "name_one", "NAME", "the topic", "what the first side is called in the output; needed for a list or a regular expression"),
     flag(Outputs, "name_two", "NAME", "the topic", "what the second side is called in the output"),

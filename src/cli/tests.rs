@@ -67,10 +67,21 @@ fn the_base_has_the_documented_defaults() {
     assert_eq!((config.key_types, config.clock), (KeyTypes::Typed, ClockMode::Auto));
     assert_eq!((config.on_null, config.on_bad_record), (OnBad::Skip, OnBad::Fail));
     assert_eq!((config.start, config.until), (Position::COMMITTED, Until::Never));
-    assert_eq!(config.max_ahead, Duration::from_secs(3600));
+    assert_eq!((config.max_ahead, config.create_topics), (Duration::from_secs(3600), None));
     assert_eq!(config.group, "fasten.one.two.sync");
     assert_eq!((config.workers.threads, config.workers.processes, config.workers.process), (1, 1, 0));
     assert!(config.warnings.is_empty() && config.kafka.is_empty());
+}
+
+#[test]
+fn topics_are_made_with_partitions_and_replicas() {
+    let made = |more: &str| with(more).create_topics.map(|create| (create.partitions, create.replication));
+    assert_eq!(made("--create_topics 8"), Some((8, None)));
+    assert_eq!(made("--create_topics 8:3"), Some((8, Some(3))));
+    for wrong in ["fail", "0", "8:", ":3", "8:0", "-1"] {
+        problem(&format!("--create_topics {wrong}"), &["--create_topics", "8:3"]);
+    }
+    problem("--create_topics 8 --output_brokers file:x", &["--create_topics", "leave it out"]);
 }
 
 #[test]

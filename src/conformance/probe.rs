@@ -180,7 +180,7 @@ pub(super) fn writer(
 ) -> Result<Box<dyn Writer>> {
     let entities = entities.iter().map(|entity| String::from(*entity)).collect::<Vec<_>>();
     let mut sink = harness.sink(&group(&entities[0]))()?;
-    sink.open(&WriterContext { slot: Slot(slot), output: 0, run: RunNumber(run), entities, outbox })
+    sink.open(&WriterContext { slot: Slot(slot), output: 0, run: RunNumber(run), entities, dead_letter: None, outbox })
 }
 
 /// Writes records with these values to the first entity.
@@ -195,7 +195,7 @@ pub(super) fn write(writer: &mut dyn Writer, epoch: Epoch, values: &[&str]) -> R
 /// Prepares a range and publishes it.
 pub(super) fn publish(writer: &mut dyn Writer, lower: Epoch, upper: Epoch) -> Result<()> {
     let prepared = writer.prepare(lower, upper)?;
-    writer.publish(lower, upper, &prepared)
+    writer.publish(lower, upper, &prepared).map(drop)
 }
 
 /// Reads a topic back and compares its values, in any order, with those expected.

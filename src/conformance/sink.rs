@@ -205,7 +205,7 @@ pub fn an_older_run_is_fenced(harness: &mut dyn Harness) -> Verdict {
     write(&mut *old, 1, &["old"])?;
     let prepared = old.prepare(1, 2)?;
     let mut new = writer(harness, &[&topic], 0, 2, true)?;
-    fenced(old.publish(1, 2, &prepared))?;
+    fenced(old.publish(1, 2, &prepared).map(drop))?;
     write(&mut *new, 2, &["new"])?;
     publish(&mut *new, 2, 3)?;
     fenced(writer(harness, &[&topic], 0, 1, true).map(drop))?;

@@ -39,6 +39,8 @@ pub(crate) struct Driver {
     /// The open epoch.
     pub epoch: Epoch,
     pub intakes: SharedIntakes,
+    /// All of them are open.
+    pub opened: bool,
     /// Inputs of the dataflow; `None` once this worker will report no more.
     pub inputs: Option<(Handle<Report>, Handle<Rejected>)>,
     /// Tells the other workers what cannot wait.
@@ -175,11 +177,18 @@ impl Driver {
         any
     }
 
-    /// Whether nothing may be read now: too much waits to be published, or too much is remembered.
+    /// Whether nothing may be read now: an input or output is not open yet, and perhaps never will be; too much waits to be published, or too much is remembered.
     fn is_stalled(&mut self) -> Result<bool> {
         if self.writers_ready < self.writers.len() {
             self.writers_ready += self.writers.iter().filter(|writer| writer.poll_ready()).count();
             if self.writers_ready < self.writers.len() {
+                return Ok(true);
+            }
+        }
+        if !self.opened {
+            let mut intakes = self.intakes.borrow_mut();
+            self.opened = intakes.iter_mut().all(|intake| intake.open());
+            if !self.opened {
                 return Ok(true);
             }
         }

@@ -31,7 +31,7 @@ use crate::observe::Status;
 use crate::pacing::{Pacer, Pacing};
 use crate::reader::{OnBad, ReaderSpec, Until};
 use crate::retry::RetryPolicy;
-use crate::sink::{NewSink, OutputRecord, Slot, WriterContext};
+use crate::sink::{Entity, NewSink, OutputRecord, Slot, WriterContext};
 use crate::source::{NewSource, Position};
 use crate::split_time::TimeMode;
 
@@ -246,17 +246,39 @@ impl<'s> Flow<'s> {
         self.reports.clone().map(|report| Read { messages: report.records, refused: report.refused })
     }
 
-    /// Writes outputs of this worker to a sink, each under its name. One writer carries them all.
+    /// Writes outputs of this worker to a sink, each under its name. One writer carries them all. A record that the broker
+    /// refuses by itself ends the job.
     pub fn write(
         &mut self,
         sink: &NewSink,
         outputs: Vec<(String, Stream<'s, Epoch, Vec<OutputRecord>>)>,
     ) -> Result<()> {
+        self.write_to(sink, outputs, None)
+    }
+
+    /// The same with an output for dead letters: where a record that the broker refuses by itself leaves one, too.
+    pub fn write_with_dead_letters(
+        &mut self,
+        sink: &NewSink,
+        mut outputs: Vec<(String, Stream<'s, Epoch, Vec<OutputRecord>>)>,
+        dead_letters: (String, Stream<'s, Epoch, Vec<OutputRecord>>),
+    ) -> Result<()> {
+        let dead_letter = Entity(outputs.len());
+        outputs.push(dead_letters);
+        self.write_to(sink, outputs, Some(dead_letter))
+    }
+
+    fn write_to(
+        &mut self,
+        sink: &NewSink,
+        outputs: Vec<(String, Stream<'s, Epoch, Vec<OutputRecord>>)>,
+        dead_letter: Option<Entity>,
+    ) -> Result<()> {
         let (entities, streams) = outputs.into_iter().unzip();
         let (slot, output) = (Slot(self.scope.index()), self.writers.len());
         let spec = WriterSpec {
             new_sink: Arc::clone(sink),
-            context: WriterContext { slot, output, run: self.run, entities, outbox: self.store.keeps() },
+            context: WriterContext { slot, output, run: self.run, entities, dead_letter, outbox: self.store.keeps() },
             retry: self.context.retry,
             clock: Arc::clone(&self.context.clock),
             control: self.context.control.clone(),
@@ -386,7 +408,13 @@ fn build_worker(
         let offsets_at = move |bound| intakes.borrow().iter().map(|intake| intake.offsets_at(bound)).collect();
         let watch = stages(
             marks,
-            Stages { writers: flow.writers.clone(), store, offsets_at: Box::new(offsets_at), heard: Rc::clone(&heard) },
+            Stages {
+                writers: flow.writers.clone(),
+                store,
+                offsets_at: Box::new(offsets_at),
+                heard: Rc::clone(&heard),
+                status: Arc::clone(&context.status),
+            },
         );
         reports_in.advance_to(epoch);
         rejected_in.advance_to(epoch);
@@ -401,6 +429,7 @@ fn build_worker(
             max_records: context.max_records,
             epoch,
             intakes: flow.intakes,
+            opened: false,
             inputs: Some((reports_in, rejected_in)),
             alarms: Rc::clone(alarms),
             stops: false,

@@ -37,6 +37,8 @@ pub(crate) enum Taken {
 
 /// One input of one worker, whatever its records are.
 pub(crate) trait Intake {
+    /// Whether the reader has opened its source. Until then nothing else comes from it.
+    fn open(&mut self) -> bool;
     /// Puts what the reader thread has sent, one batch, into the open epoch. `clock` is the job's clock as far
     /// as it is known.
     fn take(&mut self, epoch: Epoch, clock: u64, rejected: &mut Handle<Rejected>) -> Taken;
@@ -129,6 +131,14 @@ impl<T: Data> TypedIntake<T> {
         splits.iter_mut().find(|split| split.id == id)
     }
 
+    fn opened(&mut self, splits: Vec<(SplitId, Offset)>) {
+        self.opened = true;
+        self.ledger.restore(&splits.iter().copied().collect());
+        for (id, _) in splits {
+            self.splits.push(SplitState { id, time: SplitTime::new(self.mode, self.max_ahead) });
+        }
+    }
+
     fn take_items(
         &mut self,
         items: Vec<Item<T>>,
@@ -191,6 +201,15 @@ impl<T: Data> TypedIntake<T> {
 }
 
 impl<T: Data> Intake for TypedIntake<T> {
+    fn open(&mut self) -> bool {
+        if !self.opened
+            && let Ok(FromReader::Opened(splits)) = self.reader.batches.try_recv()
+        {
+            self.opened(splits);
+        }
+        self.opened
+    }
+
     fn take(&mut self, epoch: Epoch, clock: u64, rejected: &mut Handle<Rejected>) -> Taken {
         if self.committer.is_none() {
             self.committer = self.reader.committer.try_recv().ok();
@@ -206,11 +225,7 @@ impl<T: Data> Intake for TypedIntake<T> {
                 taken
             }
             Ok(FromReader::Opened(splits)) => {
-                self.opened = true;
-                self.ledger.restore(&splits.iter().copied().collect());
-                for (id, _) in splits {
-                    self.splits.push(SplitState { id, time: SplitTime::new(self.mode, self.max_ahead) });
-                }
+                self.opened(splits);
                 Taken::Some(0, 0)
             }
             Ok(FromReader::Removed(ids)) => {

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::observe::Status;
 use crate::reader::spawn_thread;
 use crate::retry::{Retry, RetryPolicy, persist};
-use crate::sink::{Entity, NewSink, OutputRecord, WriterContext};
+use crate::sink::{Entity, NewSink, OutputRecord, Undelivered, WriterContext};
 
 enum Command {
     Write { epoch: Epoch, entity: Entity, records: Vec<OutputRecord>, bytes: usize },
@@ -44,7 +44,7 @@ pub(crate) struct WriterThread {
     commands: Sender<Command>,
     ready: Receiver<()>,
     prepared: Receiver<(Epoch, Vec<u8>)>,
-    published: Receiver<Epoch>,
+    published: Receiver<(Epoch, Undelivered)>,
     undurable: Arc<AtomicUsize>,
     thread: std::thread::JoinHandle<()>,
 }
@@ -101,8 +101,8 @@ impl WriterThread {
         let _ = self.commands.send(Command::Publish(range, prepared));
     }
 
-    /// The next answer to `publish`: the lower end of the range.
-    pub fn poll_published(&self) -> Option<Epoch> {
+    /// The next answer to `publish`: the lower end of the range, and what became dead letters.
+    pub fn poll_published(&self) -> Option<(Epoch, Undelivered)> {
         self.published.try_recv().ok()
     }
 
@@ -116,7 +116,7 @@ impl WriterThread {
 struct Answers {
     ready: Sender<()>,
     prepared: Sender<(Epoch, Vec<u8>)>,
-    published: Sender<Epoch>,
+    published: Sender<(Epoch, Undelivered)>,
     held: Arc<AtomicUsize>,
     wake: Wake,
 }
@@ -147,15 +147,15 @@ impl WriterSpec {
                     (answers.wake)();
                 }
                 Command::Publish(Range { lower, upper }, prepared) => {
-                    if self.persist(|| writer.publish(lower, upper, &prepared).map(Some))?.is_none() {
+                    let Some(undelivered) = self.persist(|| writer.publish(lower, upper, &prepared).map(Some))? else {
                         return Ok(());
-                    }
+                    };
                     // Commands of one worker come in the order of its epochs, but for the outputs of one epoch.
                     let (published, kept): (Vec<_>, Vec<_>) =
                         unpublished.drain(..).partition(|(epoch, _)| *epoch < upper);
                     unpublished.extend(kept);
                     answers.held.fetch_sub(published.iter().map(|(_, bytes)| bytes).sum(), Ordering::Relaxed);
-                    let _ = answers.published.send(lower);
+                    let _ = answers.published.send((lower, undelivered));
                     (answers.wake)();
                 }
             }

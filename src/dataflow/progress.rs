@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,9 @@ use crate::dataflow::output::WriterThread;
 use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::message::Offsets;
+use crate::observe::Status;
 use crate::reader::spawn_thread;
+use crate::sink::Undelivered;
 
 /// Epochs [lower, upper) that are checkpointed and published together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +49,8 @@ pub(crate) struct Stages {
     /// The offsets of every input at a bound.
     pub offsets_at: Box<dyn Fn(Epoch) -> Vec<Offsets>>,
     pub heard: Rc<Heard>,
+    /// Where outputs that became dead letters are counted.
+    pub status: Arc<Status>,
 }
 
 /// What the worker watches.
@@ -62,7 +67,7 @@ pub(crate) struct Watch {
 
 /// Builds the stages behind the marks of content.
 pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<()>>, stages: Stages) -> Watch {
-    let Stages { writers, store, offsets_at, heard } = stages;
+    let Stages { writers, store, offsets_at, heard, status } = stages;
     let durable = ProbeHandle::new();
     let (ranges, ranges_activator) = decide(marks, durable.clone());
     let mut answers = vec![];
@@ -73,7 +78,7 @@ pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<()>>, stages: Stages) -> W
     answers.push(address);
     let (done, address) = publish(frames.probe_with(&durable), writers);
     answers.push(address);
-    done.probe_with(&published);
+    count(done, status).probe_with(&published);
     Watch { durable, published, ranges: ranges_activator, answers }
 }
 
@@ -196,18 +201,20 @@ fn checkpoint<'s>(
     (stream, address.expect("the constructor has run"))
 }
 
-/// Publishes ranges that are durable on all workers. Nothing comes out but the frontier.
+/// Publishes ranges that are durable on all workers. What comes out beside the frontier are counts of what became dead letters.
 fn publish<'s>(
     durable: Stream<'s, Epoch, Vec<Prepared>>,
     writers: Vec<Rc<WriterThread>>,
-) -> (Stream<'s, Epoch, Vec<()>>, Rc<[usize]>) {
+) -> (Stream<'s, Epoch, Vec<Undelivered>>, Rc<[usize]>) {
     let mut address = None;
-    let stream =
-        durable.unary_frontier::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "Publish", |_, info| {
+    let stream = durable.unary_frontier::<CapacityContainerBuilder<Vec<Undelivered>>, _, _, _>(
+        Pipeline,
+        "Publish",
+        |_, info| {
             address = Some(info.address);
             let mut waiting: BTreeMap<Epoch, (Capability<Epoch>, Prepared)> = BTreeMap::new(); // for the other workers' frames
             let mut open: BTreeMap<Epoch, (Capability<Epoch>, usize)> = BTreeMap::new(); // how many writers have not answered
-            move |(input, frontier), _output| {
+            move |(input, frontier), output| {
                 input.for_each(|capability, ranges| {
                     for prepared in ranges.drain(..) {
                         waiting.insert(prepared.0.lower, (capability.retain_least(0).expect(TIMED), prepared));
@@ -223,15 +230,30 @@ fn publish<'s>(
                         open.insert(range.lower, (capability, writers.len()));
                     }
                 }
-                for lower in writers.iter().flat_map(|writer| std::iter::from_fn(|| writer.poll_published())) {
+                let answers = writers.iter().flat_map(|writer| std::iter::from_fn(|| writer.poll_published()));
+                for (lower, undelivered) in answers {
                     if let Some(entry) = open.get_mut(&lower) {
                         entry.1 -= 1;
+                        if undelivered != Undelivered::default() {
+                            output.session(&entry.0).give(undelivered);
+                        }
                     }
                 }
                 open.retain(|_, (_, unanswered)| *unanswered > 0);
             }
-        });
+        },
+    );
     (stream, address.expect("the constructor has run"))
+}
+
+/// Counts on worker 0 what became dead letters on all of them.
+fn count<'s>(undelivered: Stream<'s, Epoch, Vec<Undelivered>>, status: Arc<Status>) -> Stream<'s, Epoch, Vec<()>> {
+    let to_first = Exchange::new(|_: &Undelivered| 0);
+    undelivered.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(to_first, "Undelivered", |_, _| {
+        move |input, _output| {
+            input.for_each(|_capability, counts| counts.drain(..).for_each(|counts| status.undelivered(&counts)));
+        }
+    })
 }
 
 /// Owns a [`Store`] and calls it on a thread of its own.

@@ -157,15 +157,17 @@ pub fn synchronize_topics<'s>(
     let (joined, delayed) = documents(synchronized.outputs, Documents::new(&names));
     let mut topics = vec![(outputs.joined.clone(), joined)];
     topics.extend(outputs.delay.clone().map(|topic| (topic, delayed)));
-    if let Some(topic) = &outputs.dead_letter {
-        // Another input of the flow has refusals of its own.
-        let letters = flow.rejected().flat_map(move |rejected| {
-            let name = rejected.input.checked_sub(first).and_then(|side| names.get(side))?;
-            Some(letter(name, &rejected))
-        });
-        topics.push((topic.clone(), letters));
+    match &outputs.dead_letter {
+        Some(topic) => {
+            // Another input of the flow has refusals of its own.
+            let letters = flow.rejected().flat_map(move |rejected| {
+                let name = rejected.input.checked_sub(first).and_then(|side| names.get(side))?;
+                Some(letter(name, &rejected))
+            });
+            flow.write_with_dead_letters(&outputs.sink, topics, (topic.clone(), letters))
+        }
+        None => flow.write(&outputs.sink, topics),
     }
-    flow.write(&outputs.sink, topics)
 }
 
 /// Names that would be twice in a document, and dead letters that nobody writes.

@@ -16,7 +16,7 @@ use syncline::timely::dataflow::operators::vec::Map;
 use syncline::{ErrorKind, Job};
 
 use super::pair::Pair;
-use super::support::{GROUP, Gate, Log, Running, Trouble, copy, copy_inputs, eager, sink, source, until};
+use super::support::{GROUP, Gate, Log, Running, Trouble, copy, copy_inputs, eager, options, sink, source, until};
 
 const SPLITS: u32 = 3;
 
@@ -163,6 +163,22 @@ fn an_unreachable_broker_does_not_hold_up_a_stop() {
     feed(&broker, 0, 30);
     until("all was copied", || broker.values("out-0").len() == 30);
     broker.set_unreachable(true);
+    running.stop().unwrap();
+}
+
+#[test]
+fn nothing_is_read_before_every_input_is_open() {
+    let (ready, late) = (broker(), broker());
+    feed(&ready, 0, 30);
+    feed(&late, 30, 60);
+    late.set_unreachable(true);
+    let sources = [&ready, &late].map(|broker| broker.source("topic", &options()).unwrap());
+    let running = Running::start(job(), 2, copy(&sources, &ready.sink(&options()).unwrap()));
+    until("the late input is tried often", || running.status.snapshot().retries > 100);
+    assert_eq!(running.status.snapshot().records_read, 0);
+    assert!(ready.values("out-0").is_empty());
+    late.set_unreachable(false);
+    until("all was copied", || ready.values("out-0").len() == 30 && ready.values("out-1").len() == 30);
     running.stop().unwrap();
 }
 

@@ -16,7 +16,7 @@ use syncline::epoch::{Epoch, ManualClock};
 use syncline::message::{Message, Offset, Offsets, Reason, Split, SplitId};
 use syncline::observe::Status;
 use syncline::retry::RetryPolicy;
-use syncline::sink::{Entity, Guarantee, NewSink, OutputRecord, RunNumber, Sink, Writer, WriterContext};
+use syncline::sink::{Entity, Guarantee, NewSink, OutputRecord, RunNumber, Sink, Undelivered, Writer, WriterContext};
 use syncline::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Progress, Reader, Replay, Source};
 use syncline::{Error, Job, Result};
 use timely::dataflow::operators::vec::Map;
@@ -360,12 +360,12 @@ impl Writer for WatchedWriter {
     fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Vec<u8>> {
         self.writer.prepare(lower, upper)
     }
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<()> {
+    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
         self.gate.pass();
         self.trouble.check(syncline::ErrorKind::Write)?;
-        self.writer.publish(lower, upper, prepared)?;
+        let undelivered = self.writer.publish(lower, upper, prepared)?;
         self.log.push(Event::Published { lower });
-        Ok(())
+        Ok(undelivered)
     }
     fn published(&mut self) -> Result<Option<Epoch>> {
         self.writer.published()

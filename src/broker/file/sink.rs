@@ -13,7 +13,7 @@ use crate::checkpoint::Disk;
 use crate::checkpoint::disk::DiskFile;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Writer, WriterContext};
+use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Undelivered, Writer, WriterContext};
 
 /// How much is given to the system at a time, in bytes. Smaller means more calls; larger, a buffer that fits into no cache.
 const BLOCK: usize = 256 << 10;
@@ -288,9 +288,9 @@ impl Writer for FileWriter {
         Ok(bytes)
     }
 
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<()> {
+    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
         if self.published >= Some(upper) {
-            return Ok(());
+            return Ok(Undelivered::default());
         }
         let publishing = match self.publishing.take() {
             Some(publishing) if (publishing.lower, publishing.upper) == (lower, upper) => publishing,
@@ -302,7 +302,7 @@ impl Writer for FileWriter {
         }
         self.prepared.retain(|(_, end)| *end > upper);
         self.published = Some(upper);
-        Ok(())
+        Ok(Undelivered::default())
     }
 
     fn published(&mut self) -> Result<Option<Epoch>> {
@@ -331,7 +331,14 @@ mod tests {
             std::fs::write(&path, before).unwrap();
             let sink = FileSink::new(Arc::new(LocalDisk), folder.path().to_str().unwrap());
             let entities = vec!["one".to_owned()];
-            let context = WriterContext { slot: Slot(0), output: 0, run: RunNumber(1), entities, outbox: false };
+            let context = WriterContext {
+                slot: Slot(0),
+                output: 0,
+                run: RunNumber(1),
+                entities,
+                dead_letter: None,
+                outbox: false,
+            };
             let mut writer = sink.open_writer(&context).unwrap();
             writer.write(1, Entity(0), OutputRecord::from("next")).unwrap();
             writer.prepare(1, 2).unwrap();
@@ -345,7 +352,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sink = FileSink::new(Arc::new(LocalDisk), folder.path().to_str().unwrap());
         let entities = vec!["one".to_owned(), "two".to_owned()];
-        let context = WriterContext { slot: Slot(0), output: 0, run: RunNumber(1), entities, outbox: false };
+        let context =
+            WriterContext { slot: Slot(0), output: 0, run: RunNumber(1), entities, dead_letter: None, outbox: false };
         let mut writer = sink.open_writer(&context).unwrap();
         let value = Bytes::from(vec![b'x'; 1 << 20]);
         for (epoch, entity, count) in [(1, 0, 1), (2, 1, 17), (3, 0, 1), (4, 0, 1)] {

@@ -3,11 +3,15 @@
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 
+use super::security;
 use crate::broker::BrokerOptions;
 use crate::error::{Error, Result};
 
 /// The client asks for a group even if nothing is ever committed.
 const NO_GROUP: &str = "syncline";
+
+/// Whether the broker may make topics by itself because this client asks for them.
+const AUTO_CREATE: &str = "allow.auto.create.topics";
 
 /// Properties that the adapter's promises rest on, and why they are not the user's.
 const FIXED: [(&str, &str); 11] = [
@@ -64,7 +68,11 @@ pub(super) fn consumer(hosts: &str, options: &BrokerOptions) -> Result<ClientCon
 
 /// The configuration of a producer. Finds every problem that can be found without a connection.
 pub(super) fn producer(hosts: &str, options: &BrokerOptions) -> Result<ClientConfig> {
-    build(hosts, options, &PRODUCER)
+    let mut config = build(hosts, options, &PRODUCER)?;
+    if options.create_topics.is_some() && config.get(AUTO_CREATE).is_none() {
+        config.set(AUTO_CREATE, "false"); // the broker would make them its own way, as soon as somebody asks for them
+    }
+    Ok(config)
 }
 
 /// What is wrong with the name of a topic, if anything is.
@@ -84,7 +92,9 @@ pub(super) fn topic_problem(topic: &str) -> Option<String> {
 fn build(hosts: &str, options: &BrokerOptions, ours: &[(&str, &str)]) -> Result<ClientConfig> {
     let mut problems: Vec<String> = host_problems(hosts);
     let mut config = ClientConfig::new();
-    config.set_log_level(RDKafkaLogLevel::Notice); // what becomes of it is decided by Context::log
+    // What becomes of it is decided by Context::log.
+    let debugs = options.properties.iter().any(|(name, _)| name == "debug");
+    config.set_log_level(if debugs { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     config.set("bootstrap.servers", hosts).set("client.id", "syncline");
     for (name, value) in ours {
         config.set(*name, *value);
@@ -98,6 +108,7 @@ fn build(hosts: &str, options: &BrokerOptions, ours: &[(&str, &str)]) -> Result<
             config.set(name, value);
         }
     }
+    problems.extend(security::problems(options));
     if !problems.is_empty() {
         return Err(Error::config(&problems));
     }
@@ -164,7 +175,8 @@ mod tests {
     #[test]
     fn users_properties_win_and_secrets_are_not_printed() {
         let config =
-            consumer("a:1", &options(&[("isolation.level", "read_uncommitted"), ("sasl.password", "hush")])).unwrap();
+            consumer("a:1", &options(&[("isolation.level", "read_uncommitted"), ("ssl.key.password", "hush")]))
+                .unwrap();
         assert_eq!(config.get("isolation.level"), Some("read_uncommitted"));
         assert_eq!(config.get("group.id"), Some("g"));
         assert!(!format!("{config:?}").contains("hush"));

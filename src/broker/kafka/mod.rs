@@ -35,6 +35,15 @@
 //! - *somebody's transaction is open*: messages behind it are not given until it ends (`isolation.level=read_committed`), the
 //!   split is not caught up, and a warning names it with the last stable offset and the high watermark.
 //! - *rebalances*: there are none, as no group is joined.
+//! - *the broker refuses us* (user, mechanism, certificate, a right on a topic or the group) or hangs up on the first question,
+//!   as it does to a client that speaks no TLS: [`ErrorKind::Auth`] or [`ErrorKind::Connect`] within about ten seconds, with what
+//!   to do. The right to write is asked for when the sink is opened, that to read shows with the first fetch.
+//! - *a topic of the sink is missing*: [`ErrorKind::NotFound`], or it is made (`create_topics` of [`BrokerOptions`]), by
+//!   whichever worker is first. A broker with `auto.create.topics.enable` makes it before we can say anything.
+//! - *a record is refused by itself* (larger than the topic's `max.message.bytes` or the client's `message.max.bytes`; without key
+//!   for a compacted topic; a timestamp that is not accepted): it becomes a dead letter with its key, size and limit, or ends the
+//!   job where there is no output for these. Others of its batch are sent again, each alone, and so after later ones: `batch.size`
+//!   should not be above what the topic takes.
 //!
 //! Being caught up is evidence, not a guess: the broker's "end of partition", and while nothing comes a question for the last
 //! stable offset every second. A broker that does not answer leaves its splits [`Behind`](crate::source::Evidence::Behind).
@@ -46,6 +55,10 @@
 //! allow it); read-ahead of 16 MiB and one answer (50 MB at most) per partition; 128 MiB on their way to the broker; 2^24
 //! partitions. gzip, snappy, lz4 and zstd are read and written.
 //!
+//! Security: TLS, certificates of the client, SASL PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, by the client's own properties
+//! (`security.protocol`, `ssl.*`, `sasl.*`). GSSAPI (needs libsasl2) and OAUTHBEARER (needs an HTTP client) are refused by name.
+//! No value of a property is logged or in a `Debug`.
+//!
 //! Tested against Apache Kafka 4.1.2 (`tests/brokers/kafka`). Client: rdkafka 0.39 with librdkafka 2.12, built from source;
 //! every property of its [list](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md) can be set but those
 //! that the promises above rest on. Protocol: <https://kafka.apache.org/protocol>.
@@ -56,7 +69,9 @@ mod config;
 mod error;
 #[allow(unsafe_code)] // the client's queue, of which rdkafka's wrapper hides too much
 mod ffi;
+mod output_topics;
 mod reader;
+mod security;
 mod settle;
 mod source;
 mod splits;
@@ -65,7 +80,7 @@ mod writer;
 
 use std::sync::Arc;
 
-use self::source::{KafkaSource, missing};
+use self::source::KafkaSource;
 use self::topics::Topics;
 use self::writer::KafkaSink;
 use crate::broker::BrokerOptions;
@@ -118,8 +133,8 @@ pub fn has_split(topics: &str, split: &str) -> bool {
 /// [`ErrorKind::Config`](crate::ErrorKind::Config), as [`source`].
 pub fn sink(hosts: &str, options: &BrokerOptions) -> Result<NewSink> {
     let config = config::producer(hosts, options)?;
-    let name = format!("kafka://{hosts}");
-    Ok(Arc::new(move || Ok(Box::new(KafkaSink::new(name.clone(), config.clone())))))
+    let (name, create) = (format!("kafka://{hosts}"), options.create_topics);
+    Ok(Arc::new(move || Ok(Box::new(KafkaSink::new(name.clone(), config.clone(), create)))))
 }
 
 /// Checks the name of a topic.

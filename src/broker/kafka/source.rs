@@ -10,7 +10,7 @@ use rdkafka::config::ClientConfig;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 
-use super::client::{KafkaConsumer, PATIENCE, ask_offsets, ask_partitions, ask_topics, new_consumer};
+use super::client::{KafkaConsumer, PATIENCE, ask_offsets, ask_partitions, ask_topics, listen, new_consumer};
 use super::committer::KafkaCommitter;
 use super::error::classify;
 use super::reader::KafkaReader;
@@ -69,13 +69,15 @@ impl KafkaSource {
         client.context().forget();
         question(client).map_err(|error| {
             // What the client has to say about its connection comes through its queue.
-            while client.poll(Duration::ZERO).is_some() {}
+            listen(client);
             let unknown = classify(error.clone(), ErrorKind::Read, "").kind() == ErrorKind::NotFound;
             match topic.filter(|_| unknown) {
                 Some(topic) => missing(&self.name, topic).with_source(error),
-                None => {
-                    client.context().explain(error, ErrorKind::Read, format!("cannot ask {} for {what}", self.name))
-                }
+                None => client.context().explain_first(
+                    error,
+                    ErrorKind::Read,
+                    format!("cannot ask {} for {what}", self.name),
+                ),
             }
         })
     }

@@ -1,39 +1,43 @@
 //! Writes records with an idempotent producer that the writer's own thread polls.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 
-use super::client::{Context, PATIENCE};
+use super::client::Context;
 use super::config::topic_problem;
 use super::error::classify;
-use super::missing;
-use crate::broker::outbox;
+use super::output_topics::{OutputTopics, max_message_bytes};
+use crate::broker::{CreateTopics, dead_letter, outbox};
 use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Writer, WriterContext};
+use crate::message::Reason;
+use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Undelivered, Writer, WriterContext};
 
 /// How long one call of `publish` tries before it says that the broker has not answered, and is to be called again.
 const PUBLISH: Duration = Duration::from_secs(30);
 /// How long to sleep while the broker confirms, at first and at most: twice as long each time that nothing came. The client's
 /// own wait would burn it in a loop, as it is less than its milliseconds.
 const NAP: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
+/// How much of a key is shown in an error, in characters.
+const MAX_KEY: usize = 200;
 
 /// Topics of a Kafka cluster.
 pub(super) struct KafkaSink {
     name: String,
     config: ClientConfig,
+    create: Option<CreateTopics>,
 }
 
 impl KafkaSink {
-    pub(super) fn new(name: String, config: ClientConfig) -> Self {
-        KafkaSink { name, config }
+    pub(super) fn new(name: String, config: ClientConfig, create: Option<CreateTopics>) -> Self {
+        KafkaSink { name, config, create }
     }
 }
 
@@ -55,27 +59,28 @@ impl Sink for KafkaSink {
             .config
             .create_with_context(Deliveries::default())
             .map_err(|error| classify(error, ErrorKind::Config, "the Kafka client cannot be made"))?;
-        let writer = KafkaWriter {
+        OutputTopics { name: &self.name, config: &self.config, producer: &producer }
+            .check(&context.entities, self.create)?;
+        Ok(Box::new(KafkaWriter {
             name: self.name.clone(),
+            config: self.config.clone(),
             topics: context.entities.clone(),
+            dead_letter: context.dead_letter,
+            limits: BTreeMap::new(),
             outbox: context.outbox,
             producer,
             clock: SystemClock::new(),
             open: Vec::new(),
             ranges: VecDeque::new(),
             published: 0,
-        };
-        for topic in &writer.topics {
-            writer.find(topic)?;
-        }
-        Ok(Box::new(writer))
+        }))
     }
 }
 
 /// Hears of every record's delivery, on the thread that polls.
 #[derive(Default)]
-struct Deliveries {
-    client: Context,
+pub(super) struct Deliveries {
+    pub(super) client: Context,
     failed: Mutex<Vec<(usize, KafkaError)>>,
 }
 
@@ -111,14 +116,63 @@ struct Range {
     records: Vec<(Entity, OutputRecord)>,
     /// How many of them were handed to the producer at least once.
     sent: usize,
-    /// Those that the producer gave back.
+    /// Those that the producer gave back: the last one is sent first.
     again: Vec<usize>,
+    /// Those that were refused together with others.
+    suspects: VecDeque<usize>,
+    /// The one of them that is on its way alone.
+    alone: Option<usize>,
+    /// How many records were written; behind them are dead letters of those that were refused.
+    written: usize,
+    /// How many suspects were sent alone.
+    resent: u64,
+    undelivered: Undelivered,
 }
 
-/// One producer for all outputs of a worker. Records wait here until their range is published.
+impl Range {
+    fn new(upper: Epoch, records: Vec<(Entity, OutputRecord)>) -> Self {
+        Range { upper, written: records.len(), records, ..Range::default() }
+    }
+
+    /// The next one to be handed to the producer.
+    fn next(&self) -> Option<usize> {
+        self.again.last().copied().or((self.sent < self.records.len()).then_some(self.sent))
+    }
+
+    fn handed_over(&mut self) {
+        if self.again.pop().is_none() {
+            self.sent += 1;
+        }
+    }
+
+    /// How many have yet to be handed over.
+    fn left(&self) -> usize {
+        self.again.len() + self.records.len() - self.sent
+    }
+
+    /// Nothing is on its way: lets a suspect follow.
+    fn send_next_alone(&mut self) -> bool {
+        self.alone = self.suspects.pop_front();
+        self.again.extend(self.alone);
+        self.resent += u64::from(self.alone.is_some());
+        self.alone.is_some()
+    }
+
+    /// How many suspects were good records in batches that were refused.
+    fn unjustly(&self) -> u64 {
+        self.resent.saturating_sub(self.undelivered.iter().sum())
+    }
+}
+
+/// One producer for all outputs of a worker. Records wait here until their range is published. How many do is bounded by
+/// the worker, which stops reading when too much is not published, and on the way by the producer's queue.
 struct KafkaWriter {
     name: String,
+    config: ClientConfig,
     topics: Vec<String>,
+    dead_letter: Option<Entity>,
+    /// The largest batches that topics take, as far as they were asked for.
+    limits: BTreeMap<Entity, Option<u64>>,
     outbox: bool,
     producer: BaseProducer<Deliveries>,
     clock: SystemClock,
@@ -131,36 +185,6 @@ struct KafkaWriter {
 }
 
 impl KafkaWriter {
-    /// Checks that a topic is there. A broker that makes topics by itself makes it now, which takes it a moment.
-    fn find(&self, topic: &str) -> Result<()> {
-        let deadline = self.clock.monotonic() + PATIENCE;
-        let client = self.producer.client();
-        client.context().client.forget();
-        loop {
-            let metadata = client.fetch_metadata(Some(topic), PATIENCE).map_err(|error| {
-                self.producer.poll(Duration::ZERO);
-                let context = format!("cannot ask {} for topic {topic:?}", self.name);
-                client.context().client.explain(error, ErrorKind::Write, context)
-            })?;
-            let found = metadata.topics().iter().find(|found| found.name() == topic);
-            let error =
-                found.map_or(Some(RDKafkaErrorCode::UnknownTopicOrPartition), |found| found.error().map(Into::into));
-            match error {
-                None => return Ok(()),
-                Some(RDKafkaErrorCode::LeaderNotAvailable) if self.clock.monotonic() < deadline => {
-                    self.producer.poll(Duration::from_millis(50));
-                }
-                Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
-                    return Err(missing(&self.name, topic));
-                }
-                Some(code) => {
-                    let context = format!("{} has no use of topic {topic:?}", self.name);
-                    return Err(classify(KafkaError::MetadataFetch(code), ErrorKind::Write, context));
-                }
-            }
-        }
-    }
-
     fn topic(&self, entity: Entity) -> Result<&str> {
         let unknown =
             || Error::new(ErrorKind::Write, format!("{} was opened without an output {}", self.name, entity.0));
@@ -169,15 +193,18 @@ impl KafkaWriter {
 
     fn failure(&self, error: KafkaError, entity: Entity) -> Error {
         let topic = self.topics.get(entity.0).map_or("", String::as_str);
-        self.producer.context().client.explain(
-            error,
-            ErrorKind::Write,
-            format!("cannot write to topic {topic:?} of {}", self.name),
-        )
+        let tried = format!("cannot write to topic {topic:?} of {}", self.name);
+        let client = self.producer.client();
+        match client.fatal_error().filter(|_| error.rdkafka_error_code() == Some(Code::Fatal)) {
+            Some((code, text)) => {
+                classify(KafkaError::MessageProduction(code), ErrorKind::Write, format!("{tried}: {text}"))
+            }
+            None => client.context().client.explain(error, ErrorKind::Write, tried),
+        }
     }
 
     /// Hands a record to the producer. `false`: its queue is full.
-    fn send(&self, index: usize, entity: Entity, record: &OutputRecord) -> Result<bool> {
+    fn send(&self, index: usize, entity: Entity, record: &OutputRecord) -> Result<Result<bool, KafkaError>> {
         let mut message =
             BaseRecord::<[u8], [u8], usize>::with_opaque_to(self.topic(entity)?, index).payload(&record.value);
         if let Some(key) = &record.key {
@@ -193,28 +220,35 @@ impl KafkaWriter {
             message = message.headers(headers);
         }
         match self.producer.send(message) {
-            Ok(()) => Ok(true),
-            Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => Ok(false),
-            Err((error, _)) => Err(self.failure(error, entity)),
+            Ok(()) => Ok(Ok(true)),
+            Err((KafkaError::MessageProduction(Code::QueueFull), _)) => Ok(Ok(false)),
+            Err((error, _)) => Ok(Err(error)),
         }
     }
 
+    /// Hands to the producer what is left of a range, until its queue is full.
+    fn hand_over(&mut self, range: &mut Range) -> Result<()> {
+        while let Some(index) = range.next() {
+            let (entity, record) = &range.records[index];
+            match self.send(index, *entity, record)? {
+                Ok(true) => range.handed_over(),
+                Ok(false) => break,
+                Err(error) if refuses(&error) => {
+                    range.handed_over();
+                    self.refuse(range, index, &error, Refuser::Client)?;
+                }
+                Err(error) => return Err(self.failure(error, *entity)),
+            }
+        }
+        Ok(())
+    }
+
     /// Sends what is left of a range and waits until the broker has it.
-    fn deliver(&self, range: &mut Range) -> Result<()> {
+    fn deliver(&mut self, range: &mut Range) -> Result<()> {
         let deadline = self.clock.monotonic() + PUBLISH;
         let mut nap = NAP.0;
         loop {
-            while let Some(index) =
-                range.again.last().copied().or((range.sent < range.records.len()).then_some(range.sent))
-            {
-                let (entity, record) = &range.records[index];
-                if !self.send(index, *entity, record)? {
-                    break;
-                }
-                if range.again.pop().is_none() {
-                    range.sent += 1;
-                }
-            }
+            self.hand_over(range)?;
             let before = self.producer.in_flight_count();
             self.producer.poll(Duration::ZERO);
             let on_the_way = self.producer.in_flight_count();
@@ -224,14 +258,9 @@ impl KafkaWriter {
             } else {
                 nap = NAP.0;
             }
-            let failed = self.producer.context().take();
-            if let Some((index, error)) = failed.first() {
-                let error = self.failure(error.clone(), range.records[*index].0);
-                range.again.extend(failed.iter().rev().map(|(index, _)| *index));
-                return Err(error);
-            }
-            let left = range.again.len() + range.records.len() - range.sent;
-            if on_the_way == 0 && left == 0 {
+            self.take_failures(range)?;
+            let left = range.left();
+            if on_the_way == 0 && left == 0 && !range.send_next_alone() {
                 return Ok(());
             }
             if self.clock.monotonic() > deadline {
@@ -241,6 +270,105 @@ impl KafkaWriter {
             }
         }
     }
+
+    /// Looks at the records that were not delivered. Some are sent again by the next call, if what happened may pass; those that
+    /// the broker refuses are sent once more, each alone, as a batch is refused for one of its records.
+    fn take_failures(&mut self, range: &mut Range) -> Result<()> {
+        let mut first = None;
+        let mut again = Vec::new();
+        for (index, error) in self.producer.context().take() {
+            if !refuses(&error) {
+                again.push(index);
+                first.get_or_insert((error, range.records[index].0));
+            } else if range.alone == Some(index) {
+                self.refuse(range, index, &error, Refuser::Topic)?;
+            } else {
+                range.suspects.push_back(index);
+            }
+        }
+        range.again.extend(again.into_iter().rev());
+        match first {
+            Some((error, entity)) => Err(self.failure(error, entity)),
+            None => Ok(()),
+        }
+    }
+
+    /// A record that is refused by itself becomes a dead letter; where there are none, it ends the job.
+    fn refuse(&mut self, range: &mut Range, index: usize, error: &KafkaError, refuser: Refuser) -> Result<()> {
+        let (entity, record) = &range.records[index];
+        let (entity, size) = (*entity, dead_letter::size(record));
+        let reason = if is_too_large(error) { Reason::TooLarge } else { Reason::Refused };
+        let limit = match (reason, refuser) {
+            (Reason::TooLarge, Refuser::Client) => {
+                self.config.get("message.max.bytes").and_then(|bytes| bytes.parse().ok())
+            }
+            (Reason::TooLarge, Refuser::Topic) => self.max_bytes(entity)?,
+            _ => None,
+        };
+        let topic = self.topic(entity)?.to_owned();
+        let is_our_letter = index >= range.written;
+        if let Some(letters) = self.dead_letter.filter(|_| !is_our_letter) {
+            let letter = dead_letter::refused(record, &topic, reason, limit, &error.to_string());
+            range.records.push((letters, letter));
+            range.undelivered[reason as usize] += 1;
+            tracing::warn!(
+                sink = self.name,
+                topic,
+                reason = reason.name(),
+                size,
+                limit,
+                "a record became a dead letter"
+            );
+            return Ok(());
+        }
+        let key = record.key.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        let what = format!(
+            "topic {topic:?} of {} refuses the record with key {:?} and {size} bytes",
+            self.name,
+            key.chars().take(MAX_KEY).collect::<String>()
+        );
+        let number = |limit: Option<u64>| limit.map_or("fewer".to_owned(), |limit| format!("at most {limit}"));
+        let why = match (reason, refuser) {
+            (Reason::TooLarge, Refuser::Client) => format!(
+                "the client sends {}: raise its property message.max.bytes, and the topic's max.message.bytes with it",
+                number(limit)
+            ),
+            (Reason::TooLarge, Refuser::Topic) => format!(
+                "it takes {}: raise that by kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics \
+                 --entity-name {topic} --add-config max.message.bytes=BYTES",
+                number(limit)
+            ),
+            _ => "see the reason below".to_owned(),
+        };
+        let text = format!("{what}: {why}; or give the job a topic for dead letters");
+        Err(Error::new(ErrorKind::Write, text).with_source(error.clone()))
+    }
+
+    /// The largest batch that a topic takes; asked for once.
+    fn max_bytes(&mut self, entity: Entity) -> Result<Option<u64>> {
+        let topic = self.topic(entity)?.to_owned();
+        let config = &self.config;
+        Ok(*self.limits.entry(entity).or_insert_with(|| max_message_bytes(config, &topic)))
+    }
+}
+
+/// Who says no.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refuser {
+    Client,
+    Topic,
+}
+
+/// Whether a record is refused for what it is, so that sending it again is of no use.
+fn refuses(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    is_too_large(error)
+        || matches!(code, Some(Code::InvalidRecord | Code::InvalidDifferentRecord | Code::InvalidTimestamp))
+}
+
+fn is_too_large(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(code, Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize))
 }
 
 /// The records of a range that an earlier run prepared.
@@ -256,7 +384,7 @@ impl Writer for KafkaWriter {
     }
 
     fn prepare(&mut self, _lower: Epoch, upper: Epoch) -> Result<Vec<u8>> {
-        let mut range = Range { upper, ..Range::default() };
+        let mut records = Vec::new();
         let mut prepared = Vec::new();
         let mut later = Vec::new();
         for (epoch, entity, record) in self.open.drain(..) {
@@ -267,31 +395,43 @@ impl Writer for KafkaWriter {
             if self.outbox {
                 outbox::put(&mut prepared, epoch, entity, &record)?;
             }
-            range.records.push((entity, record));
+            records.push((entity, record));
         }
         self.open = later;
-        if !range.records.is_empty() {
-            self.ranges.push_back(range);
+        if !records.is_empty() {
+            self.ranges.push_back(Range::new(upper, records));
         }
         Ok(prepared)
     }
 
-    fn publish(&mut self, _lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<()> {
+    fn publish(&mut self, _lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
         if upper <= self.published {
-            return Ok(());
+            return Ok(Undelivered::default());
         }
         // Only a range of an earlier run has nothing but its bytes.
         let known = self.ranges.front().is_some_and(|range| range.upper == upper);
         let mut range = match known.then(|| self.ranges.pop_front()).flatten() {
             Some(range) => range,
-            None => Range { upper, records: restored(prepared)?, ..Range::default() },
+            None => Range::new(upper, restored(prepared)?),
         };
-        let delivered = self.deliver(&mut range);
-        match delivered {
-            Ok(()) => self.published = upper,
-            Err(_) => self.ranges.push_front(range), // the same call goes on where this one stopped
+        match self.deliver(&mut range) {
+            Ok(()) => {
+                self.published = upper;
+                if range.unjustly() > 0 {
+                    tracing::warn!(
+                        sink = self.name,
+                        records = range.unjustly(),
+                        "batches were refused whose records are not: set batch.size to what the topic takes \
+                         (max.message.bytes)"
+                    );
+                }
+                Ok(range.undelivered)
+            }
+            Err(error) => {
+                self.ranges.push_front(range); // the same call goes on where this one stopped
+                Err(error)
+            }
         }
-        delivered
     }
 
     fn published(&mut self) -> Result<Option<Epoch>> {

@@ -7,7 +7,7 @@ use super::{MemoryBroker, MemoryMessage};
 use crate::broker::outbox;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sink::{Entity, Guarantee, OutputRecord, RunNumber, Sink, Slot, Writer, WriterContext};
+use crate::sink::{Entity, Guarantee, OutputRecord, RunNumber, Sink, Slot, Undelivered, Writer, WriterContext};
 
 pub(super) struct MemorySink {
     name: String,
@@ -103,7 +103,7 @@ impl Writer for MemoryWriter {
         Ok(bytes)
     }
 
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<()> {
+    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
         let records = self.range(lower, upper, prepared)?;
         let MemoryWriter { broker, id, context, connection, .. } = self;
         broker.shared.change(|state| {
@@ -120,7 +120,7 @@ impl Writer for MemoryWriter {
         })?;
         self.written.retain(|(epoch, ..)| *epoch >= upper);
         self.prepared.retain(|(_, end)| *end > upper);
-        Ok(())
+        Ok(Undelivered::default())
     }
 
     fn published(&mut self) -> Result<Option<Epoch>> {

@@ -3,12 +3,14 @@
 #
 # Starts one Kafka node on 127.0.0.1:PORT (controller on PORT+1), waits until it answers, and prints its process id.
 # A second start on the same folder goes on with its topics. EXTRA_PROPERTIES is a file appended to the generated
-# server.properties (later lines win). Then: SYNCLINE_KAFKA=127.0.0.1:PORT cargo test -- --include-ignored
+# server.properties (later lines win); @PORT2@ to @PORT6@ in it are PORT+2 to PORT+6, @DATA@ is the folder.
+# Then: SYNCLINE_KAFKA=127.0.0.1:PORT cargo test -- --include-ignored
 #
 # Environment: KAFKA_JARS (folder of the jars), KAFKA_HEAP (default "-Xms64m -Xmx512m"), KAFKA_TIER (1: C1 compiler alone,
-# half the CPU to start, for tests; 4: for measurements).
+# half the CPU to start, for tests; 4: for measurements). For secure.properties.in: KAFKA_SCRAM_USERS="NAME=PASSWORD ..."
+# (made for both SCRAM mechanisms when the folder is new) and KAFKA_PLAIN_USERS, the same for mechanism PLAIN.
 set -eu
-[ $# -ge 2 ] || { sed -n 2,9p "$0" | cut -c3- >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n 2,11p "$0" | cut -c3- >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 data=$(cd "$1" && pwd) port=$2 extra=${3:-}
@@ -26,14 +28,23 @@ for taken in "$port" $((port + 1)); do
   fi
 done
 
-cat "$here/server.properties.in" ${extra:+"$extra"} |
-  sed "s#@PORT@#$port#g; s#@CONTROLLER_PORT@#$((port + 1))#g; s#@DATA@#$data#g" >"$data/server.properties"
+plain_users=""
+for user in ${KAFKA_PLAIN_USERS:-}; do plain_users+=" user_${user%%=*}=\"${user#*=}\""; done
+replace="s#@PORT@#$port#g; s#@CONTROLLER_PORT@#$((port + 1))#g; s#@DATA@#$data#g; s#@PLAIN_USERS@#$plain_users#g"
+for more in 2 3 4 5 6; do replace+="; s#@PORT$more@#$((port + more))#g"; done
+cat "$here/server.properties.in" ${extra:+"$extra"} | sed "$replace" >"$data/server.properties"
 log="-Dlog4j2.configurationFile=$here/log4j2.properties"
 
 if [ ! -f "$data/log/meta.properties" ]; then
   id=A$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | cut -c2-22) # a cluster id must not begin with "-"
-  java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx128m "$log" -cp "$jars/*" \
-    kafka.tools.StorageTool format -t "$id" -c "$data/server.properties" >"$data/format.out" 2>&1 ||
+  scram=()
+  for user in ${KAFKA_SCRAM_USERS:-}; do
+    for mechanism in SCRAM-SHA-256 SCRAM-SHA-512; do
+      scram+=(--add-scram "$mechanism=[name=${user%%=*},password=${user#*=}]")
+    done
+  done
+  java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmx128m "$log" -cp "$jars/*" kafka.tools.StorageTool \
+    format -t "$id" -c "$data/server.properties" ${scram[@]+"${scram[@]}"} >"$data/format.out" 2>&1 ||
     { cat "$data/format.out" >&2; exit 1; }
 fi
 
