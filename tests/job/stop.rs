@@ -173,7 +173,7 @@ fn nothing_is_read_before_every_input_is_open() {
     feed(&late, 30, 60);
     late.set_unreachable(true);
     let sources = [&ready, &late].map(|broker| broker.source("topic", &options()).unwrap());
-    let running = Running::start(job(), 2, copy(&sources, &ready.sink(&options()).unwrap()));
+    let running = Running::start(job().retry(eager()), 2, copy(&sources, &ready.sink(&options()).unwrap()));
     until("the late input is tried often", || running.status.snapshot().retries > 100);
     assert_eq!(running.status.snapshot().records_read, 0);
     assert!(ready.values("out-0").is_empty());
