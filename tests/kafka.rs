@@ -16,6 +16,7 @@ use bytes::Bytes;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use syncline::ErrorKind;
@@ -355,8 +356,40 @@ fn commits_are_what_javas_group_tool_sees() {
     let row: Vec<&str> = said.lines().find(|line| line.contains(&topic.0)).expect("a row").split_whitespace().collect();
     let end = topic.ends()[0];
     assert_eq!(row[..6], [&group, &topic.0, "0", "7", &end.to_string(), &(end - 7).to_string()], "{said}");
+    // A client of somebody else sees who committed.
+    let mut list = rdkafka::TopicPartitionList::new();
+    list.add_partition(&topic.0, 0);
+    let consumer: BaseConsumer =
+        ClientConfig::new().set("bootstrap.servers", broker()).set("group.id", &group).create().unwrap();
+    let remark = consumer.committed_offsets(list, PATIENCE).unwrap().elements()[0].metadata().to_owned();
+    assert_eq!(remark, format!("syncline state=none job={group}"));
     let foreign = Offsets::from([(SplitId::numbered("other", 0), Offset(1))]);
     assert_eq!(committer.commit(&foreign, &[]).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+#[ignore = "needs kafka: tests/brokers/kafka/start.sh"]
+fn offsets_of_a_job_that_kept_its_state_are_no_start_without_it() {
+    let topic = Topic::new("state", 1);
+    topic.produce("a=1\nb=2\n");
+    let group = format!("{}.sync", topic.0);
+    let source = |keeps_state, despite_state| {
+        let options = BrokerOptions { group: group.clone(), keeps_state, despite_state, ..BrokerOptions::default() };
+        kafka::source(&broker(), &topic.0, &options).unwrap()().unwrap()
+    };
+    let mut with_state = source(true, false);
+    let splits = with_state.splits().unwrap();
+    let start = with_state.resolve(&Position::COMMITTED, &splits).unwrap();
+    let (_reader, mut committer) = with_state.open(&assignments(&splits, &start, None)).unwrap();
+    committer.commit(&Offsets::from([(splits[0].id, Offset(2))]), &[]).unwrap();
+    let error = source(false, false).resolve(&Position::COMMITTED, &splits).unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Store, false));
+    for part in [group.as_str(), "--backendFolder", "--start"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let told = source(false, true).resolve(&Position::COMMITTED, &splits).unwrap();
+    assert_eq!(told[&splits[0].id], Offset(2));
+    assert_eq!(source(false, false).resolve(&Position::Earliest, &splits).unwrap()[&splits[0].id], Offset(0));
 }
 
 #[test]

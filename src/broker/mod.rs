@@ -38,6 +38,10 @@ pub struct BrokerOptions {
     pub on_lost_offset: OnLost,
     /// How topics of outputs are made that are not there. `None`: a missing topic is an error.
     pub create_topics: Option<CreateTopics>,
+    /// The job keeps what waits in a checkpoint: where the broker has room for a remark, commits say so.
+    pub keeps_state: bool,
+    /// Begin at what was committed, even by a job that kept what waited then in a checkpoint.
+    pub despite_state: bool,
 }
 
 /// How a topic is made.
@@ -59,6 +63,8 @@ impl fmt::Debug for BrokerOptions {
             .field("discovery", &self.discovery)
             .field("on_lost_offset", &self.on_lost_offset)
             .field("create_topics", &self.create_topics)
+            .field("keeps_state", &self.keeps_state)
+            .field("despite_state", &self.despite_state)
             .finish()
     }
 }

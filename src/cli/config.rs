@@ -52,6 +52,8 @@ pub struct SyncConfig {
     pub max_state_bytes: Option<u64>,
     /// Where to start. An exact position names splits of all inputs; [`SyncConfig::start_of`] has those of one.
     pub start: Position,
+    /// Whether that was said, and is no default.
+    pub start_given: bool,
     /// When to end.
     pub until: Until,
     /// The name to commit offsets under.
@@ -98,6 +100,8 @@ impl SyncConfig {
             discovery: self.discovery,
             on_lost_offset: if is_kafka(broker) { self.on_lost_offset } else { OnLost::Fail },
             create_topics: self.create_topics,
+            keeps_state: false, // this version keeps none
+            despite_state: self.start_given,
         }
     }
 

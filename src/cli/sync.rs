@@ -125,6 +125,7 @@ impl Reader<'_> {
             on_bad_record,
             max_state_bytes: self.read("max_state", units::bytes),
             start,
+            start_given: self.given.get("start").is_some(),
             until,
             group,
             discovery: self.discovery(until),

@@ -9,24 +9,39 @@ use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 use super::client::KafkaConsumer;
 use super::error::classify;
 use super::topics::Names;
+use crate::broker::BrokerOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, Offsets, Reason, SplitId};
 use crate::source::Committer;
 
-/// The metadata text of our commits, so that people and later runs see who made them.
-const METADATA: &str = "syncline";
+/// How the metadata of our commits begins, so that people and later runs see who made them.
+const OURS: &str = "syncline ";
+/// In it, if the job kept what waits in a checkpoint: then the offsets alone are not enough to go on.
+const KEPT: &str = "state=kept ";
+
+/// The metadata of a job's commits.
+pub(super) fn metadata(options: &BrokerOptions) -> String {
+    let state = if options.keeps_state { KEPT } else { "state=none " };
+    format!("{OURS}{state}job={}", options.group)
+}
+
+/// The job that committed with this metadata, if it kept its state in a checkpoint.
+pub(super) fn job_with_state(metadata: &str) -> Option<&str> {
+    metadata.strip_prefix(OURS)?.strip_prefix(KEPT)?.strip_prefix("job=")
+}
 
 /// Shares the reader's client.
 pub(super) struct KafkaCommitter {
     client: Arc<KafkaConsumer>,
     names: Names,
     group: Option<String>,
+    metadata: String,
 }
 
 impl KafkaCommitter {
     /// A committer for a group; without one every commit succeeds and does nothing.
-    pub(super) fn new(client: Arc<KafkaConsumer>, names: Names, group: Option<String>) -> Self {
-        KafkaCommitter { client, names, group }
+    pub(super) fn new(client: Arc<KafkaConsumer>, names: Names, group: Option<String>, metadata: String) -> Self {
+        KafkaCommitter { client, names, group, metadata }
     }
 }
 
@@ -39,7 +54,7 @@ impl Committer for KafkaCommitter {
             let position = KafkaOffset::Offset(i64::try_from(offset.0).map_err(beyond)?);
             let (topic, partition) = self.names.of(*split)?;
             let mut element = list.add_partition(&topic, partition);
-            element.set_metadata(METADATA);
+            element.set_metadata(&self.metadata);
             let refused = |error| classify(error, ErrorKind::Read, format!("offset {offset} is no offset of Kafka"));
             element.set_offset(position).map_err(refused)?;
         }

@@ -14,7 +14,7 @@ const NO_GROUP: &str = "syncline";
 const AUTO_CREATE: &str = "allow.auto.create.topics";
 
 /// Properties that the adapter's promises rest on, and why they are not the user's.
-const FIXED: [(&str, &str); 11] = [
+const FIXED: [(&str, &str); 13] = [
     ("bootstrap.servers", "the brokers are named by --brokers or the URL"),
     ("metadata.broker.list", "the brokers are named by --brokers or the URL"),
     ("group.id", "the group is an option of its own"),
@@ -26,6 +26,8 @@ const FIXED: [(&str, &str); 11] = [
     ("transactional.id", "this sink has no transactions"),
     ("acks", "a record counts as written when all replicas have it"),
     ("request.required.acks", "a record counts as written when all replicas have it"),
+    ("message.timeout.ms", "a record that was given up may be there all the same, and would be written twice"),
+    ("delivery.timeout.ms", "a record that was given up may be there all the same, and would be written twice"),
 ];
 
 /// What a consumer of messages needs. See the page of the adapter for what each value trades.
@@ -45,7 +47,7 @@ const CONSUMER: [(&str, &str); 9] = [
     ("fetch.queue.backoff.ms", "10"),
 ];
 
-const PRODUCER: [(&str, &str); 7] = [
+const PRODUCER: [(&str, &str); 8] = [
     ("enable.idempotence", "true"),
     ("acks", "all"),
     // What Java's clients do with the same key, so that the partitions of all writers agree.
@@ -57,6 +59,8 @@ const PRODUCER: [(&str, &str); 7] = [
     // Records on their way, in KiB; beyond it the writer waits, which is the back-pressure.
     ("queue.buffering.max.kbytes", "131072"),
     ("queue.buffering.max.messages", "100000"),
+    // Never: how long to try is decided where a record that was given up is not sent once more under another number.
+    ("message.timeout.ms", "0"),
 ];
 
 /// The configuration of a consumer. Finds every problem that can be found without a connection.

@@ -6,7 +6,7 @@
 //! | partition of a topic | split, named `topic[3]`; of one topic its number is the ordinal |
 //! | offset of the next message to read | offset |
 //! | consumer group | a name to commit under and to start from; partitions are assigned by us, never by the group |
-//! | committing an offset | commit, with the metadata text `syncline`; for lag tools, recovery does not need it |
+//! | committing an offset | commit, with a remark (metadata) that names the job; for lag tools, recovery does not need it |
 //! | order | within a partition |
 //! | timestamp (create time or log append time, as the topic has it) | timestamp, milliseconds since the Unix epoch, and its type |
 //! | tombstone (null value) | a message without a value |

@@ -18,6 +18,9 @@ use crate::broker::CreateTopics;
 use crate::epoch::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 
+/// How long a topic that is denied may still come into being by itself.
+const AUTO_CREATION: Duration = Duration::from_secs(1);
+
 /// How often is looked whether a new topic is there.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -32,8 +35,10 @@ impl OutputTopics<'_> {
     /// Checks that topics are there and may be written. Those that are missing are made, if that is wanted.
     pub(super) fn check(&self, topics: &[String], create: Option<CreateTopics>) -> Result<()> {
         let mut missing = Vec::new();
+        // A broker that makes topics by itself begins to do so with the first question, and may deny them meanwhile.
+        let grace = if create.is_some() { Duration::ZERO } else { AUTO_CREATION };
         for topic in topics {
-            if !self.is_there(topic, false)? {
+            if !self.is_there(topic, grace)? {
                 missing.push(topic.as_str());
             }
         }
@@ -42,7 +47,7 @@ impl OutputTopics<'_> {
             Some(create) => {
                 self.create(&missing, create)?;
                 for topic in missing {
-                    if !self.is_there(topic, true)? {
+                    if !self.is_there(topic, PATIENCE)? {
                         return Err(absent(self.name, &[topic]));
                     }
                 }
@@ -59,11 +64,10 @@ impl OutputTopics<'_> {
         }
     }
 
-    /// Whether a topic is there, and has leaders. A broker that makes topics by itself makes it now; then, and if it was just
-    /// made, it takes a moment.
-    fn is_there(&self, topic: &str, made: bool) -> Result<bool> {
+    /// Whether a topic is there, and has leaders, or is within a time of grace because it was just made.
+    fn is_there(&self, topic: &str, grace: Duration) -> Result<bool> {
         let clock = SystemClock::new();
-        let deadline = clock.monotonic() + PATIENCE;
+        let (deadline, grace) = (clock.monotonic() + PATIENCE, clock.monotonic() + grace);
         let client = self.producer.client();
         let context = &client.context().client;
         loop {
@@ -83,7 +87,9 @@ impl OutputTopics<'_> {
                 None => return Ok(true),
                 Some(Code::LeaderNotAvailable) if late => return Ok(true), // the partitions that have leaders can be written
                 Some(Code::LeaderNotAvailable) => self.producer.poll(LOOK),
-                Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) if late || !made => return Ok(false),
+                Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) if clock.monotonic() >= grace => {
+                    return Ok(false);
+                }
                 Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => self.producer.poll(LOOK),
                 Some(code) => {
                     let tried = format!("cannot write to topic {topic:?} of {}", self.name);

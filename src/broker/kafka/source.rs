@@ -11,7 +11,7 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 
 use super::client::{KafkaConsumer, PATIENCE, ask_offsets, ask_partitions, ask_topics, listen, new_consumer};
-use super::committer::KafkaCommitter;
+use super::committer::{KafkaCommitter, job_with_state, metadata};
 use super::error::classify;
 use super::reader::KafkaReader;
 use super::topics::{Named, Names, Topics};
@@ -33,6 +33,9 @@ pub(super) struct KafkaSource {
     client: Option<KafkaConsumer>,
     discovery: Option<Duration>,
     on_lost: OnLost,
+    /// What is written beside commits.
+    metadata: String,
+    despite_state: bool,
     names: Names,
     /// Every split that was ever found. One that the broker does not name any more stays: its reader finds out whether it is
     /// really gone, where a split that is removed would be forgotten with what was not read of it.
@@ -49,6 +52,8 @@ impl KafkaSource {
             client: None,
             discovery: options.discovery.every(DISCOVERY),
             on_lost: options.on_lost_offset,
+            metadata: metadata(options),
+            despite_state: options.despite_state,
             names: Names::default(),
             known: BTreeMap::new(),
         }
@@ -147,6 +152,17 @@ impl KafkaSource {
         classify(error, ErrorKind::Read, format!("{} names no offset of {}", self.name, split.name))
     }
 
+    /// What waited for its partner lies below the committed offsets, and in a checkpoint that nobody has given.
+    fn lost_state(&self, job: &str, split: &Split) -> Error {
+        let text = format!(
+            "offsets of {} were committed for group {:?} by job {job:?}, which kept what waits in a checkpoint, and there is no \
+             checkpoint here: it would be lost in silence; give --backendFolder as that job had it, or say --start, such as \
+             --start committed, to begin without it",
+            split.name, self.group
+        );
+        Error::new(ErrorKind::Store, text)
+    }
+
     fn committed(&mut self, otherwise: Otherwise, splits: &[Split]) -> Result<Offsets> {
         let otherwise = match otherwise {
             Otherwise::Earliest => KafkaOffset::Beginning,
@@ -166,6 +182,11 @@ impl KafkaSource {
         let (mut offsets, mut rest) = (Offsets::new(), Vec::new());
         for (split, (topic, partition)) in splits.iter().zip(&places) {
             let element = answer.find_partition(topic, *partition);
+            if let Some(job) = element.as_ref().and_then(|element| job_with_state(element.metadata()))
+                && !self.despite_state
+            {
+                return Err(self.lost_state(job, split));
+            }
             match element.map(|element| element.error().map(|()| element.offset())).transpose() {
                 Ok(Some(KafkaOffset::Offset(offset))) => {
                     let offset = u64::try_from(offset).unwrap_or_default(); // below 0 are only symbols
@@ -237,7 +258,7 @@ impl Source for KafkaSource {
     fn open(&mut self, assignments: &[Assignment]) -> Result<(Box<dyn Reader>, Box<dyn Committer>)> {
         let client = Arc::new(new_consumer(&self.config)?);
         let group = (!self.group.is_empty()).then(|| self.group.clone());
-        let committer = KafkaCommitter::new(client.clone(), self.names.clone(), group);
+        let committer = KafkaCommitter::new(client.clone(), self.names.clone(), group, self.metadata.clone());
         let mut reader = KafkaReader::new(client, self.name.clone(), self.names.clone(), self.on_lost)?;
         reader.assign(assignments, &[])?;
         Ok((Box::new(reader), Box::new(committer)))
