@@ -107,15 +107,27 @@ impl<T: DeserializeOwned, F: Fn(&T) -> Option<u64> + Send> Codec for Json<T, F> 
                 Ok(Decoded { timestamp, data })
             }
             Err(error) => {
-                let (reason, error) = match std::str::from_utf8(value) {
-                    Err(error) => (Reason::InvalidUtf8, error.to_string()),
-                    Ok(_) if error.is_data() => (Reason::Undecodable, error.to_string()),
-                    Ok(_) => (Reason::InvalidJson, error.to_string()),
+                let (reason, error) = match (schema_framed(value), std::str::from_utf8(value)) {
+                    (Some(framed), _) => (Reason::SchemaFramed, framed),
+                    (None, Err(error)) => (Reason::InvalidUtf8, error.to_string()),
+                    (None, Ok(_)) if error.is_data() => (Reason::Undecodable, error.to_string()),
+                    (None, Ok(_)) => (Reason::InvalidJson, error.to_string()),
                 };
                 Err(Refusal { reason, error, message: Box::new(message) })
             }
         }
     }
+}
+
+/// What is to be said of a value in the frame of a schema registry, or `None` for any other. No JSON begins like this, so it is
+/// asked only where a value was refused, and costs nothing elsewhere.
+pub(crate) fn schema_framed(value: &[u8]) -> Option<String> {
+    let [0, id @ ..] = value.first_chunk::<5>()? else { return None };
+    Some(format!(
+        "the value is in the frame of a schema registry (schema id {}), and this version reads plain JSON: let the producer write \
+         JSON without a registry",
+        u32::from_be_bytes(*id)
+    ))
 }
 
 #[cfg(test)]
@@ -135,5 +147,10 @@ mod tests {
         assert_eq!(decode(Some("[1")).unwrap_err().reason, Reason::InvalidJson);
         assert_eq!(decode(Some("{}")).unwrap_err().reason, Reason::Undecodable);
         assert_eq!(decode(None).unwrap_err().reason, Reason::Tombstone);
+        let framed = decode(Some("\0\0\0\x01\x02[1,7]")).unwrap_err();
+        assert_eq!(framed.reason, Reason::SchemaFramed);
+        assert!(framed.error.contains("schema id 258"), "{}", framed.error);
+        assert_eq!(framed.message.value.as_deref(), Some(&b"\0\0\0\x01\x02[1,7]"[..]));
+        assert_eq!(decode(Some("\0\0\0\x01")).unwrap_err().reason, Reason::InvalidJson);
     }
 }

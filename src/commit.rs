@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, after, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
 
 use crate::control::Control;
 use crate::error;
@@ -57,13 +57,14 @@ impl CommitThread {
         thread_name: String,
         source: String,
         committer: Box<dyn Committer>,
+        others: Receiver<Box<dyn Committer>>,
         control: &Control,
         status: Arc<Status>,
     ) -> error::Result<Self> {
         let (done, queue) = unbounded();
         let (ended_in, ended) = bounded(1);
         let thread = spawn_thread(thread_name, control, move || {
-            let _ = ended_in.send(run(&source, committer, &queue, &status));
+            let _ = ended_in.send(run(&source, committer, others, &queue, &status));
         })?;
         Ok(CommitThread { done, ended, thread })
     }
@@ -81,19 +82,38 @@ impl CommitThread {
     }
 }
 
-/// Commits until nobody has more; says whether everything is committed.
-fn run(source: &str, mut committer: Box<dyn Committer>, queue: &Receiver<Done>, status: &Status) -> bool {
+/// Commits until nobody has more; says whether everything is committed. `others` brings a committer in place of the one before,
+/// when the reader was opened anew.
+fn run(
+    source: &str,
+    mut committer: Box<dyn Committer>,
+    mut others: Receiver<Box<dyn Committer>>,
+    queue: &Receiver<Done>,
+    status: &Status,
+) -> bool {
     let mut pending = Done::default();
     loop {
-        let more = if pending.is_empty() {
-            queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
-        } else {
-            rest(queue, &mut pending)
+        // After a failure the broker gets a rest, whatever is done meanwhile.
+        let rests = !pending.is_empty();
+        let over = if rests { after(COMMIT_AGAIN) } else { never() };
+        let goes_on = loop {
+            select! {
+                recv(queue) -> done => match done {
+                    Ok(done) => pending.absorb(done),
+                    Err(_) => break false,
+                },
+                recv(others) -> other => match other {
+                    Ok(other) => committer = other,
+                    Err(_) => others = never(), // the reader has ended
+                },
+                recv(over) -> _ => break true,
+            }
+            if !rests && !pending.is_empty() {
+                break true;
+            }
         };
-        match more {
-            Ok(done) => pending.absorb(done),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
+        if !goes_on {
+            break;
         }
         queue.try_iter().for_each(|newer| pending.absorb(newer));
         commit(source, &mut *committer, &mut pending, status);
@@ -106,17 +126,6 @@ fn run(source: &str, mut committer: Box<dyn Committer>, queue: &Receiver<Done>, 
         commit(source, &mut *committer, &mut pending, status);
     }
     pending.is_empty()
-}
-
-/// After a failure the broker gets a rest, whatever is done meanwhile.
-fn rest(queue: &Receiver<Done>, pending: &mut Done) -> Result<Done, RecvTimeoutError> {
-    let over = after(COMMIT_AGAIN);
-    loop {
-        select! {
-            recv(queue) -> done => pending.absorb(done.map_err(|_| RecvTimeoutError::Disconnected)?),
-            recv(over) -> _ => return Err(RecvTimeoutError::Timeout),
-        }
-    }
 }
 
 /// A failed commit is a warning: the next one brings these offsets too.
@@ -154,7 +163,8 @@ mod tests {
         let (control, status) = (Control::new(), Arc::<Status>::default());
         let committer = Box::new(Failing(failures));
         let thread =
-            CommitThread::spawn("commit".into(), "source".into(), committer, &control, Arc::clone(&status)).unwrap();
+            CommitThread::spawn("commit".into(), "source".into(), committer, never(), &control, Arc::clone(&status))
+                .unwrap();
         let offsets = Offsets::from([(SplitId::numbered("topic", 0), Offset(1))]);
         thread.commit(Done { offsets, rejected: vec![] });
         (thread.finish(Duration::from_secs(30)), status.snapshot().failed_commits)

@@ -61,6 +61,8 @@ impl Job {
                 mode: TimeMode::Auto { window: Duration::from_secs(60) },
                 max_ahead: Duration::from_secs(3600),
                 max_state_bytes: None,
+                max_drift: None,
+                stuck_after: Duration::from_secs(60),
                 max_records: None,
                 retry: RetryPolicy::default(),
                 new_store: Arc::new(move || Box::new(NullStore::new(started))),
@@ -94,6 +96,22 @@ impl Job {
     #[must_use]
     pub fn max_state_bytes(mut self, bytes: usize) -> Self {
         self.context.max_state_bytes = Some(bytes);
+        self
+    }
+
+    /// How far a split may be ahead of the job's clock before it is paused until the others follow, or `None` for any time.
+    /// Default: the window with [`TimeMode::Auto`], a minute with [`TimeMode::Event`].
+    #[must_use]
+    pub fn max_drift(mut self, max_drift: Option<Duration>) -> Self {
+        self.context.max_drift = Some(max_drift);
+        self
+    }
+
+    /// How long a reader may give nothing while its broker has something before it is opened anew. Default: a minute;
+    /// [`Duration::MAX`] is never.
+    #[must_use]
+    pub fn stuck_after(mut self, stuck_after: Duration) -> Self {
+        self.context.stuck_after = stuck_after;
         self
     }
 

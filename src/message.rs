@@ -161,6 +161,8 @@ pub enum Reason {
     InvalidUtf8,
     /// The value is not JSON.
     InvalidJson,
+    /// The value is not JSON but in the frame of a schema registry: a zero byte and the id of a schema in four bytes come first.
+    SchemaFramed,
     /// The value is JSON, but not an object.
     NotAnObject,
     /// A key field is missing.
@@ -183,13 +185,14 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the reports.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 16] = [
         Reason::Duplicate,
         Reason::Overridden,
         Reason::Late,
         Reason::Tombstone,
         Reason::InvalidUtf8,
         Reason::InvalidJson,
+        Reason::SchemaFramed,
         Reason::NotAnObject,
         Reason::KeyMissing,
         Reason::KeyNull,
@@ -210,6 +213,7 @@ impl Reason {
             Reason::Tombstone => "tombstone",
             Reason::InvalidUtf8 => "invalid_utf8",
             Reason::InvalidJson => "invalid_json",
+            Reason::SchemaFramed => "schema_framed",
             Reason::NotAnObject => "not_an_object",
             Reason::KeyMissing => "key_missing",
             Reason::KeyNull => "key_null",

@@ -25,6 +25,9 @@ pub struct Pacing {
     pub max_bytes: usize,
     /// How many records an epoch holds.
     pub max_records: usize,
+    /// How many bytes of state a worker may have before splits that are silent hold back those that are ahead of them (see
+    /// [`Limit`](crate::split_time::Limit)). Less: a silent split delays more of a backlog after a start; more: it takes memory.
+    pub free_state_bytes: usize,
     /// How many bytes of output may wait to be published before reading stops.
     pub max_undurable_bytes: usize,
 }
@@ -38,6 +41,7 @@ impl Default for Pacing {
             max_in_flight: 2,
             max_bytes: 8 << 20,
             max_records: 32_768,
+            free_state_bytes: 64 << 20,
             max_undurable_bytes: 16 << 20,
         }
     }

@@ -1,4 +1,4 @@
-//! The threads of one input on one worker: discovery (owns the [`Source`]), and the reader that fills a bounded channel.
+//! The threads of one input on one worker: one that owns the [`Source`], and the reader that fills a bounded channel.
 //!
 //! ```text
 //! Source --splits, offsets--> Reader --messages--> Codec --records, evidence--> bounded channel --> the worker
@@ -7,13 +7,17 @@
 //! A full channel blocks the reader thread: that is the back-pressure. What the broker then says ages, so a split that is held
 //! back by us counts as behind.
 
+mod health;
+mod reading;
+mod source_thread;
+
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use crate::codec::{Codec, NewCodec};
+use crate::codec::NewCodec;
 use crate::commit::CommitThread;
 use crate::control::{Control, Wake};
 use crate::epoch::Clock;
@@ -21,8 +25,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Message, Offset, Offsets, Reason, Split, SplitId};
 use crate::observe::Status;
 use crate::retry::{Retry, RetryPolicy, persist};
-use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Progress, Reader, Source};
+use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Source};
 use crate::split_time::Now;
+
+use self::reading::Reading;
 
 /// Batches that wait for the worker. More: more memory and older evidence; fewer: the reader waits for the worker more often.
 const CHANNEL_BATCHES: usize = 4;
@@ -82,6 +88,8 @@ pub(crate) struct ReaderSpec<T> {
     pub on_bad: OnBad,
     pub on_null: OnBad,
     pub retry: RetryPolicy,
+    /// How long the broker may have messages that do not come.
+    pub stuck_after: Duration,
     /// The index of the input in the job, so that splits of several topics spread.
     pub ordinal: usize,
     pub worker: usize,
@@ -97,6 +105,8 @@ pub(crate) struct ReaderThread<T> {
     pub batches: Receiver<FromReader<T>>,
     /// The committer, as soon as the source is open.
     pub committer: Receiver<CommitThread>,
+    /// Where to say that a split is to be paused, or is to go on.
+    pub pauses: Sender<(SplitId, bool)>,
 }
 
 impl<T: Send + 'static> ReaderSpec<T> {
@@ -104,18 +114,19 @@ impl<T: Send + 'static> ReaderSpec<T> {
     pub fn spawn(self) -> Result<ReaderThread<T>> {
         let (batches_in, batches) = bounded(CHANNEL_BATCHES);
         let (committer_in, committer) = bounded(1);
+        let (pauses, pauses_out) = unbounded();
         let name = format!("read-{}-{}", self.ordinal, self.worker);
         let control = self.control.clone();
         let body = move || {
             let (control, wake) = (self.control.clone(), Arc::clone(&self.wake));
-            if let Err(error) = self.run(&batches_in, &committer_in) {
+            if let Err(error) = self.run(&batches_in, &committer_in, &pauses_out) {
                 control.fail(error);
             }
             drop(batches_in);
             wake();
         };
         spawn_thread(name, &control, body)?;
-        Ok(ReaderThread { batches, committer })
+        Ok(ReaderThread { batches, committer, pauses })
     }
 
     fn now(&self) -> Now {
@@ -132,15 +143,19 @@ impl<T: Send + 'static> ReaderSpec<T> {
         sent
     }
 
-    fn run(self, batches: &Sender<FromReader<T>>, committer_in: &Sender<CommitThread>) -> Result<()> {
+    fn run(
+        self,
+        batches: &Sender<FromReader<T>>,
+        committer_in: &Sender<CommitThread>,
+        pauses: &Receiver<(SplitId, bool)>,
+    ) -> Result<()> {
         let mut source = (self.new_source)()?;
         let Some(found) = self.persist(|| source.splits().map(Some))? else { return Ok(()) };
         check_splits(&self.name, &found)?;
         self.check_any(&found)?;
         self.check_exact(&found)?;
         let mine: Vec<Split> = found.iter().filter(|split| self.is_mine(split)).cloned().collect();
-        let Some(mut assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start).map(Some))?
-        else {
+        let Some(assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start).map(Some))? else {
             return Ok(());
         };
         let bounded_input = self.until != Until::Never;
@@ -149,7 +164,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
             self.send(batches, FromReader::Ended);
             return Ok(());
         }
-        let Some((mut reader, committer)) = self.persist(|| source.open(&assignments).map(Some))? else {
+        let Some((reader, committer)) = self.persist(|| source.open(&assignments).map(Some))? else {
             return Ok(());
         };
         for Assignment { split, from, until } in &assignments {
@@ -161,7 +176,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
                 "reading"
             );
         }
-        self.start_committer(committer, committer_in)?;
+        let committers = self.start_committer(committer, committer_in)?;
         let opened = assignments.iter().map(|assignment| (assignment.split.id, assignment.from)).collect();
         if !self.send(batches, FromReader::Opened(opened)) {
             return Ok(());
@@ -171,20 +186,27 @@ impl<T: Send + 'static> ReaderSpec<T> {
             let every = every.map_or_else(|| "never".to_owned(), |every| format!("every {every:?}"));
             tracing::info!(source = self.name, "new splits are looked for {every}");
         }
-        let discovered = every.map(|every| self.discover(source, found, every)).transpose()?;
-        self.read(&mut *reader, &mut assignments, discovered.as_ref(), batches)
+        let source = source_thread::start(&self, source, found, every)?;
+        Reading::new(&self, source, batches, committers, pauses, assignments).run(reader)
     }
 
-    fn start_committer(&self, committer: Box<dyn Committer>, committer_in: &Sender<CommitThread>) -> Result<()> {
+    /// Starts the thread that commits; says where to put another committer in place of this one.
+    fn start_committer(
+        &self,
+        committer: Box<dyn Committer>,
+        committer_in: &Sender<CommitThread>,
+    ) -> Result<Sender<Box<dyn Committer>>> {
+        let (committers, others) = unbounded();
         let name = format!("commit-{}-{}", self.ordinal, self.worker);
         let _ = committer_in.send(CommitThread::spawn(
             name,
             self.name.clone(),
             committer,
+            others,
             &self.control,
             Arc::clone(&self.status),
         )?);
-        Ok(())
+        Ok(committers)
     }
 
     /// A topic of which there is nothing is mostly one whose name is wrong.
@@ -278,173 +300,11 @@ impl<T: Send + 'static> ReaderSpec<T> {
     fn seed(&self) -> u64 {
         self.clock.wall() ^ (self.ordinal as u64) << 32 ^ (self.worker as u64) << 48
     }
-
-    /// Looks for new splits on a thread of its own; sends assignments to add and splits to remove.
-    fn discover(
-        &self,
-        mut source: Box<dyn Source>,
-        found: Vec<Split>,
-        every: Duration,
-    ) -> Result<Receiver<Discovered>> {
-        let (changes_in, changes) = unbounded();
-        let control = self.control.clone();
-        let (stopped_in, stopped) = bounded::<()>(1);
-        control.on_wake(Arc::new(move || {
-            let _ = stopped_in.try_send(());
-        }));
-        let (name, ordinal, peers, worker) = (self.name.clone(), self.ordinal, self.peers, self.worker);
-        let body = move || {
-            let mut known: Vec<Split> = found;
-            while matches!(stopped.recv_timeout(every), Err(RecvTimeoutError::Timeout)) && control.is_running() {
-                let now = match source.splits().and_then(|now| check_splits(&name, &now).map(|()| now)) {
-                    Ok(now) => now,
-                    Err(error) => {
-                        tracing::warn!(source = name, error = %error.report(), "splits could not be listed, the list stays");
-                        continue;
-                    }
-                };
-                let mine = |split: &&Split| is_mine(split, ordinal, worker, peers);
-                let lacks = |list: &[Split], split: &Split| !list.iter().any(|other| other.id == split.id);
-                let added: Vec<Split> = now.iter().filter(|s| lacks(&known, s)).filter(mine).cloned().collect();
-                let removed: Vec<Split> = known.iter().filter(|s| lacks(&now, s)).filter(mine).cloned().collect();
-                // Messages written before a split was found must not be lost, so it begins at its beginning.
-                let from = match source.resolve(&Position::Earliest, &added) {
-                    Ok(from) => from,
-                    Err(error) => {
-                        tracing::warn!(source = name, error = %error.report(), "new splits cannot be read yet");
-                        continue;
-                    }
-                };
-                known = now;
-                let mut add = vec![];
-                for split in added {
-                    let Some(from) = from.get(&split.id).copied() else {
-                        tracing::warn!(
-                            source = name,
-                            split = split.name,
-                            "no beginning is known of a new split, it is asked for again"
-                        );
-                        known.retain(|other| other.id != split.id);
-                        continue;
-                    };
-                    tracing::info!(source = name, split = split.name, offset = from.0, "found a new split");
-                    add.push(Assignment { split, from, until: None });
-                }
-                let change = Discovered { add, remove: removed };
-                if !(change.add.is_empty() && change.remove.is_empty()) && changes_in.send(change).is_err() {
-                    return;
-                }
-            }
-        };
-        spawn_thread(format!("find-{ordinal}-{worker}"), &self.control, body)?;
-        Ok(changes)
-    }
-
-    /// The loop of the reader thread.
-    fn read(
-        &self,
-        reader: &mut dyn Reader,
-        assignments: &mut Vec<Assignment>,
-        discovered: Option<&Receiver<Discovered>>,
-        batches: &Sender<FromReader<T>>,
-    ) -> Result<()> {
-        let mut codec = (self.new_codec)();
-        let mut batch = Batch::default();
-        let mut retry = Retry::new(self.retry, self.seed());
-        while self.control.is_running() {
-            for Discovered { add, remove } in discovered.into_iter().flat_map(Receiver::try_iter) {
-                let ids: Vec<SplitId> = remove.iter().map(|split| split.id).collect();
-                reader.assign(&add, &ids)?;
-                assignments.retain(|assignment| !ids.contains(&assignment.split.id));
-                assignments.extend(add.iter().cloned());
-                for split in remove {
-                    tracing::warn!(source = self.name, split = split.name, "split is gone");
-                }
-                let opened = add.iter().map(|assignment| (assignment.split.id, assignment.from)).collect();
-                self.send(batches, FromReader::Opened(opened));
-                self.send(batches, FromReader::Removed(ids));
-            }
-            batch.clear();
-            let read = reader.read(&mut batch, READ_WAIT);
-            self.count_lost(&batch, assignments);
-            let progress = match read {
-                Ok(progress) => {
-                    retry.success();
-                    progress
-                }
-                Err(error) if error.is_retryable() => {
-                    let Some(wait) = retry.failure(self.clock.monotonic()) else { return Err(error) };
-                    batch.evidence.extend(assignments.iter().map(|a| (a.split.id, Evidence::Behind)));
-                    self.decode(&mut *codec, &mut batch, assignments, batches)?;
-                    self.failed(&error, wait);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            if !self.decode(&mut *codec, &mut batch, assignments, batches)? {
-                return Ok(());
-            }
-            if progress == Progress::Ended {
-                if self.until != Until::Never {
-                    self.send(batches, FromReader::Ended);
-                    return Ok(());
-                }
-                self.control.sleep(READ_WAIT); // until a new split is found
-            }
-        }
-        Ok(())
-    }
-
-    /// Decodes a batch and sends it on; says whether the worker still listens.
-    fn decode(
-        &self,
-        codec: &mut dyn Codec<Record = T>,
-        batch: &mut Batch,
-        assignments: &[Assignment],
-        batches: &Sender<FromReader<T>>,
-    ) -> Result<bool> {
-        if batch.messages.is_empty() && batch.evidence.is_empty() {
-            return Ok(true);
-        }
-        let at = self.now();
-        let mut items = Vec::with_capacity(batch.messages.len());
-        for mut message in batch.messages.drain(..) {
-            message.arrival = at.wall;
-            let (split, offset, next, size) = (message.split, message.offset, message.next, message.size());
-            match codec.decode(message) {
-                Ok(record) => {
-                    let (timestamp, data) = (record.timestamp, record.data);
-                    items.push(Item::Record { split, next, offset, size, timestamp, data });
-                }
-                Err(refusal) => {
-                    let assigned = assignments.iter().find(|assignment| assignment.split.id == split);
-                    let split = assigned.map_or_else(|| split.to_string(), |assignment| assignment.split.name.clone());
-                    let policy = if refusal.reason == Reason::Tombstone { self.on_null } else { self.on_bad };
-                    if policy == OnBad::Fail {
-                        let text = format!(
-                            "message at offset {offset} of split \"{}\" of source \"{}\" is refused ({}): {}",
-                            split, self.name, refusal.reason, refusal.error
-                        );
-                        return Err(Error::new(ErrorKind::Decode, text));
-                    }
-                    let (reason, error, message) = (refusal.reason, refusal.error, refusal.message);
-                    items.push(Item::Refused { reason, error, split, message });
-                }
-            }
-        }
-        let evidence = std::mem::take(&mut batch.evidence);
-        Ok(self.send(batches, FromReader::Batch { items, evidence, at }))
-    }
 }
 
 /// Which worker reads a split: the same one for ever, also if the split is found late.
 fn is_mine(split: &Split, source: usize, worker: usize, workers: usize) -> bool {
     (source + split.ordinal as usize) % workers == worker
-}
-
-struct Discovered {
-    add: Vec<Assignment>,
-    remove: Vec<Split>,
 }
 
 /// Starts a named thread of a job. If it panics the job fails: others would wait for it for ever.

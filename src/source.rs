@@ -6,7 +6,7 @@
 //!
 //! | object | thread | may block |
 //! |---|---|---|
-//! | [`Source`] | one per worker and source ("discovery") | seconds |
+//! | [`Source`] | one per worker and source ("source") | seconds |
 //! | [`Reader`] | one per worker and source ("reader") | up to the wait it was given |
 //! | [`Committer`] | one per worker and source ("committer") | seconds; nothing waits for it but the end of the job |
 
@@ -191,6 +191,9 @@ pub trait Source: Send {
     fn resolve(&mut self, position: &Position, splits: &[Split]) -> Result<Offsets>;
 
     /// Opens a reader of these splits (perhaps none), and what commits for it.
+    ///
+    /// Called once; again, with the offsets that the last one has reached, if that reader gave nothing although there is a
+    /// backlog. That one is dropped before, and what committed for it after this call.
     fn open(&mut self, assignments: &[Assignment]) -> Result<(Box<dyn Reader>, Box<dyn Committer>)>;
 
     /// How messages come again after a crash. Fixed.
@@ -198,7 +201,8 @@ pub trait Source: Send {
 
     /// How many messages the broker still holds for these splits at or above these offsets, or `None` if it does not say.
     ///
-    /// Asked when nothing has come for a while, to tell idle from stuck, and for lag.
+    /// Asked about every ten seconds of splits that are not known to be caught up, to tell idle from stuck, and for lag; more
+    /// rarely where it takes long.
     fn backlog(&mut self, from: &Offsets) -> Result<Option<u64>>;
 }
 

@@ -25,8 +25,8 @@ import sys
 
 # What a message can be dropped for before it is a record: with a dead-letter topic each of these is in it.
 BAD = (
-    "tombstone invalid_utf8 invalid_json not_an_object key_missing key_null key_not_scalar key_ambiguous "
-    "invalid_timestamp undecodable"
+    "tombstone invalid_utf8 invalid_json schema_framed not_an_object key_missing key_null key_not_scalar "
+    "key_ambiguous invalid_timestamp undecodable"
 ).split()
 # What a record can be dropped for.
 LEFT_OVER = ("duplicate", "overridden", "late")

@@ -1,14 +1,23 @@
-//! A Kafka broker that is killed and comes back: reader and writer go on by themselves.
+//! A Kafka broker that is frozen or killed and comes back: reader and writer go on by themselves, and so does the whole job.
 //!
 //! Has a broker of its own, so it can be killed. What it would catch: a reader that stops or skips, a split called caught up
-//! while nobody answers, a publish that loses or reorders the records of a key.
+//! while nobody answers, a publish that loses or reorders the records of a key, a job that ends, loses or repeats something.
 
+use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::Message as _;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 use syncline::broker::{BrokerOptions, kafka};
 use syncline::message::Offset;
 use syncline::sink::{Entity, OutputRecord, RunNumber, Slot, Writer, WriterContext};
@@ -23,9 +32,10 @@ struct Broker {
 
 impl Broker {
     fn start() -> Broker {
-        let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-        let port =
-            (29500..29600).step_by(2).find(|port| is_free(port) && is_free(&(port + 1))).expect("two free ports");
+        static NEXT: AtomicU16 = AtomicU16::new(29_500); // brokers of other tests may be about to listen
+        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        let mut ports = std::iter::from_fn(|| Some(NEXT.fetch_add(2, Ordering::SeqCst)).filter(|port| *port < 29_600));
+        let port = ports.find(|port| is_free(*port) && is_free(port + 1)).expect("two free ports");
         let broker = Broker { folder: tempfile::tempdir().expect("a folder"), port };
         broker.script("start.sh", &broker.port.to_string());
         broker
@@ -37,6 +47,13 @@ impl Broker {
         assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Sends the broker a signal.
+    fn signal(&self, signal: &str) {
+        let pid = std::fs::read_to_string(self.folder.path().join("pid")).expect("its process id");
+        let status = Command::new("kill").args(["-s", signal, pid.trim()]).status().expect("kill starts");
+        assert!(status.success(), "{signal}");
+    }
+
     fn hosts(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -44,7 +61,10 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        self.script("stop.sh", "-9");
+        if let Ok(pid) = std::fs::read_to_string(self.folder.path().join("pid")) {
+            let _ = Command::new("kill").args(["-s", "CONT", pid.trim()]).status(); // a test may have failed meanwhile
+            self.script("stop.sh", "-9");
+        }
     }
 }
 
@@ -122,4 +142,169 @@ fn a_killed_broker_costs_time_and_nothing_else() {
 
     committer.commit(&[(splits[0].id, Offset(3000))].into(), &[]).expect("committed");
     assert_eq!(source.resolve(&Position::COMMITTED, &splits).expect("offsets")[&splits[0].id], Offset(3000));
+}
+
+/// How long the broker is frozen. The client gives up each request after two seconds of it.
+const FROZEN: Duration = Duration::from_secs(8);
+
+fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < PATIENCE, "not reached: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Writes pairs to both topics, a thousand a second, until it is told to stop; says how many it has written.
+struct Load {
+    stop: Arc<AtomicBool>,
+    pairs: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Load {
+    fn start(hosts: String, topics: [String; 2]) -> Load {
+        let (stop, pairs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, written) = (Arc::clone(&stop), Arc::clone(&pairs));
+        let thread = std::thread::spawn(move || {
+            let mut config = ClientConfig::new();
+            config.set("bootstrap.servers", hosts).set("enable.idempotence", "true").set("socket.timeout.ms", "2000");
+            let producer: BaseProducer = config.create().expect("a producer");
+            while !stopped.load(Ordering::SeqCst) {
+                let pair = written.load(Ordering::SeqCst);
+                let (key, value) = (pair.to_string(), format!("{{\"k\":{pair}}}"));
+                for topic in &topics {
+                    let record = || BaseRecord::to(topic).key(&key).payload(&value);
+                    while producer.send(record()).is_err() {
+                        producer.poll(Duration::from_millis(10)); // its queue is full
+                    }
+                }
+                written.store(pair + 1, Ordering::SeqCst);
+                producer.poll(Duration::from_millis(1));
+            }
+            until("the load is written", || producer.flush(Duration::from_secs(1)).is_ok());
+        });
+        Load { stop, pairs, thread }
+    }
+
+    fn pairs(&self) -> u64 {
+        self.pairs.load(Ordering::SeqCst)
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().expect("all is written");
+        self.pairs.load(Ordering::SeqCst)
+    }
+}
+
+/// The process of a job; killed if the test fails.
+struct Job {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Job {
+    /// It must still run.
+    fn check(&mut self) {
+        if let Some(status) = self.process.try_wait().expect("a process") {
+            panic!("{status}: {}", std::fs::read_to_string(&self.log).expect("its log"));
+        }
+    }
+
+    /// Stops it, and says what it has printed.
+    fn stop(&mut self) -> String {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &id]).status().expect("kill starts").success());
+        let mut out = String::new();
+        self.process.stdout.take().expect("piped").read_to_string(&mut out).expect("text");
+        let status = self.process.wait().expect("it ends");
+        assert!(status.success(), "{out}{}", std::fs::read_to_string(&self.log).expect("its log"));
+        out
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.process.kill(); // it may have ended
+        let _ = self.process.wait();
+    }
+}
+
+/// Reads what a topic gets; a plain client, which goes on by itself.
+struct Output {
+    consumer: BaseConsumer,
+    keys: Vec<u64>,
+}
+
+impl Output {
+    fn new(hosts: &str, topic: &str) -> Output {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", hosts).set("group.id", "output").set("socket.timeout.ms", "2000");
+        let consumer: BaseConsumer = config.set("enable.auto.commit", "false").create().expect("a consumer");
+        let mut list = TopicPartitionList::new();
+        for partition in 0..2 {
+            list.add_partition_offset(topic, partition, KafkaOffset::Beginning).expect("a partition");
+        }
+        consumer.assign(&list).expect("assigned");
+        Output { consumer, keys: vec![] }
+    }
+
+    /// Waits until so many joined records are there.
+    fn wait(&mut self, what: &str, records: u64, job: &mut Job) {
+        until(what, || {
+            while let Some(message) = self.consumer.poll(Duration::from_millis(10)) {
+                let Ok(message) = message else { continue }; // the broker is away
+                let key = std::str::from_utf8(message.key().expect("a key")).expect("text");
+                self.keys.push(key.parse().expect("a number"));
+            }
+            job.check();
+            self.keys.len() as u64 >= records
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs kafka: starts one of its own with tests/brokers/kafka/start.sh"]
+fn the_job_goes_on_by_itself_when_its_broker_was_frozen_or_killed() {
+    let broker = Broker::start();
+    let hosts = broker.hosts();
+    let topics = ["one", "two"].map(|name| crate::kafka::make_topic_at(&hosts, name, 2));
+    let prefix = &topics[0];
+    let joined = format!("{prefix}.sync.out");
+    crate::kafka::make_topic_named(&hosts, &joined, 2);
+    let arguments = format!(
+        "sync -b {hosts} --topic_one {} --topic_two {} -o sync --topic_prefix {prefix} --topic_one_keys k --topic_two_keys k \
+         --window_time 600 --start earliest --kafka socket.timeout.ms=2000 -w 2",
+        topics[0], topics[1]
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
+    let log = broker.folder.path().join("job.log");
+    let to_log = std::fs::File::create(&log).expect("a file");
+    command.args(arguments.split(' ')).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(to_log);
+    let mut job = Job { process: command.spawn().expect("the job starts"), log };
+    let load = Load::start(hosts.clone(), topics);
+    let mut output = Output::new(&hosts, &joined);
+    output.wait("the job is under load", 1_000, &mut job);
+
+    broker.signal("STOP");
+    let frozen = Instant::now();
+    until("the broker was frozen for long enough", || frozen.elapsed() >= FROZEN);
+    broker.signal("CONT");
+    let goal = load.pairs() + 1_000;
+    output.wait("the job goes on after the freeze", goal, &mut job);
+
+    broker.script("stop.sh", "-9");
+    broker.script("start.sh", &broker.port.to_string());
+    let goal = load.pairs() + 1_000;
+    output.wait("the job goes on after the kill", goal, &mut job);
+
+    let pairs = load.stop();
+    output.wait("everything is joined", pairs, &mut job);
+    let out = job.stop();
+    assert!(out.contains(&format!(" joined={pairs} ")) && out.contains(" difference=0"), "{out}");
+    let retries = out.split("troubles: retries=").nth(1).and_then(|rest| rest.split(' ').next());
+    assert!(retries.is_some_and(|retries| retries.parse::<u64>().is_ok_and(|retries| retries > 0)), "{out}");
+    output.keys.sort_unstable();
+    assert!(output.keys.into_iter().eq(0..pairs), "a pair was lost, or joined twice");
 }

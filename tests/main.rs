@@ -16,6 +16,8 @@ mod kafka;
 #[cfg(feature = "kafka")]
 mod kafka_fasten;
 #[cfg(feature = "kafka")]
+mod kafka_health;
+#[cfg(feature = "kafka")]
 mod kafka_outage;
 #[cfg(feature = "kafka")]
 mod kafka_promises;

@@ -42,6 +42,10 @@ pub struct SyncConfig {
     pub timestamp_field: Option<Path>,
     /// What time the deadlines follow.
     pub clock: ClockMode,
+    /// How far a split may be ahead of the clock; `None` for any time.
+    pub max_drift: Option<Duration>,
+    /// How long a reader may give nothing of what its broker has; `None` for ever.
+    pub stuck_after: Option<Duration>,
     /// Timestamps further ahead of the wall clock are not believed.
     pub max_ahead: Duration,
     /// What becomes of messages without a value.

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::message::Reason;
+use crate::observe::{AheadInput, Span};
 
 /// Takes a line away from a terminal, so that another can be written in its place.
 pub const CLEAR: &str = "\r\x1b[2K";
@@ -11,7 +12,7 @@ pub const CLEAR: &str = "\r\x1b[2K";
 pub type Dropped = [u64; Reason::ALL.len()];
 
 /// What a progress line shows: sums over all workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     /// Records read since the start.
     pub records_in: u64,
@@ -33,6 +34,10 @@ pub struct Status {
     pub wall_ms: u64,
     /// Messages that the brokers still hold for the job, if they say.
     pub backlog: Option<u64>,
+    /// Splits that wait because they are ahead of others.
+    pub paused: u64,
+    /// The input that is ahead.
+    pub ahead: Option<AheadInput>,
     /// Records read in the last second.
     pub rate: f64,
 }
@@ -52,10 +57,16 @@ impl fmt::Display for Status {
         }
         match self.clock_ms {
             0 => f.write_str(" | clock -")?,
-            clock => write!(f, " | clock {} lag {}", Clock(clock), Lag(self.wall_ms.saturating_sub(clock)))?,
+            clock => write!(f, " | clock {} lag {}", Clock(clock), Span(self.wall_ms.saturating_sub(clock)))?,
         }
         if let Some(backlog) = self.backlog {
             write!(f, " backlog {}", Grouped(backlog))?;
+        }
+        if self.paused > 0 {
+            write!(f, " | {} paused", Grouped(self.paused))?;
+            if let Some(ahead) = &self.ahead {
+                write!(f, ": {ahead}")?;
+            }
         }
         write!(f, " | {}/s", Grouped(self.rate.max(0.0).round() as u64))
     }
@@ -169,25 +180,6 @@ impl fmt::Display for Clock {
     }
 }
 
-/// Milliseconds in the unit that fits.
-struct Lag(u64);
-
-impl fmt::Display for Lag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SECOND: u64 = 1_000;
-        const MINUTE: u64 = 60 * SECOND;
-        const HOUR: u64 = 60 * MINUTE;
-        const DAY: u64 = 24 * HOUR;
-        match self.0 {
-            ms @ ..SECOND => write!(f, "{ms}ms"),
-            ms @ ..MINUTE => write!(f, "{}.{}s", ms / SECOND, ms % SECOND / 100),
-            ms @ ..HOUR => write!(f, "{}m{}s", ms / MINUTE, ms % MINUTE / SECOND),
-            ms @ ..DAY => write!(f, "{}h{}m", ms / HOUR, ms % HOUR / MINUTE),
-            ms => write!(f, "{}d{}h", ms / DAY, ms % DAY / HOUR),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,22 +208,25 @@ mod tests {
             wall_ms: 1_600_000_003_399,
             backlog: Some(12),
             rate: 281_000.4,
+            ..Status::default()
         };
         assert_eq!(
             status.to_string(),
             "in 1_937_686 joined 890_123 (late 7) waiting 1_000 delayed 999 duplicate 38_112 key_null 2 \
              undelivered 3 | clock 2020-09-13T12:26:40Z lag 2.4s backlog 12 | 281_000/s"
         );
+        let ahead = AheadInput { input: "one".into(), other: "two".into(), by: Some(3_540_000) };
+        status = Status { paused: 2, ahead: Some(ahead), ..Status::default() };
+        assert_eq!(
+            status.to_string(),
+            "in 0 joined 0 waiting 0 delayed 0 | clock - | 2 paused: input \"one\" is 59m0s ahead of \"two\" | 0/s"
+        );
+        status.records_in = 1_937_686;
         assert!(status.line().starts_with("\r\x1b[2K\x1b[?7lin 1_937_686 "));
     }
 
     #[test]
-    fn lag_has_a_fitting_unit() {
-        for (ms, expected) in
-            [(0, "0ms"), (999, "999ms"), (1_000, "1.0s"), (61_000, "1m1s"), (3_600_000, "1h0m"), (90_000_000, "1d1h")]
-        {
-            assert_eq!(Lag(ms).to_string(), expected);
-        }
+    fn moments_have_an_end() {
         assert_eq!(Clock(u64::MAX).to_string(), "after the year 9999");
     }
 

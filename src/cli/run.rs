@@ -18,6 +18,7 @@ use crate::dataflow::Input;
 use crate::epoch::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::job::Job;
+use crate::observe::Snapshot;
 use crate::split_time::TimeMode;
 use crate::sync::topics::{Keyed, TopicOutputs, key_codec, synchronize_topics};
 use crate::sync::{Options, Tally};
@@ -53,6 +54,7 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
         ClockMode::Event { max_disorder, idle_after } => TimeMode::Event { max_disorder, idle_after },
     };
     let mut job = Job::new(config.group.clone()).clock(Arc::clone(&clock)).time_mode(mode).max_ahead(config.max_ahead);
+    job = job.max_drift(config.max_drift).stuck_after(config.stuck_after.unwrap_or(Duration::MAX));
     if let Some(bytes) = config.max_state_bytes {
         job = job.max_state_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
@@ -81,6 +83,7 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     if leads {
         // A reader that has seen enough (head) is no error.
         let _ = write_summary(&config, &tally, &status, out);
+        let _ = write_troubles(&status.snapshot(), out);
     }
     result
 }
@@ -208,6 +211,16 @@ fn write_summary(
     writeln!(out, "{}", conservation(tally, status))
 }
 
+/// What the job has overcome, if anything.
+fn write_troubles(snapshot: &Snapshot, out: &mut dyn Write) -> std::io::Result<()> {
+    match snapshot {
+        Snapshot { retries: 0, failed_commits: 0, rebuilt: 0, .. } => Ok(()),
+        Snapshot { retries, failed_commits, rebuilt, .. } => {
+            writeln!(out, "troubles: retries={retries} failed_commits={failed_commits} rebuilt={rebuilt}")
+        }
+    }
+}
+
 /// Writes the progress line of a terminal.
 struct Progress {
     stop: crossbeam_channel::Sender<()>,
@@ -238,7 +251,9 @@ impl Progress {
                     undelivered: now.undelivered.iter().sum(),
                     clock_ms: now.clock,
                     wall_ms: clock.wall(),
-                    backlog: None,
+                    backlog: now.backlog,
+                    paused: now.paused,
+                    ahead: now.ahead_input,
                     rate,
                 };
                 let _ = write!(std::io::stderr(), "{}", line.line());

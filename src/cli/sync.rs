@@ -9,6 +9,7 @@ use super::{Outside, brokers, properties, units, workers};
 use crate::broker::{self, CreateTopics};
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
+use crate::split_time::TimeMode;
 use crate::sync::json::{Extractor, Path};
 use crate::sync::topics::RESERVED;
 use crate::sync::{AtEnd, Duplicates, KeyTypes, Late};
@@ -60,6 +61,17 @@ impl Reader<'_> {
         self.read(name, units::duration)
     }
 
+    /// A duration above nothing; `Some(None)` is off.
+    fn duration_or_off(&mut self, name: &str) -> Option<Option<Duration>> {
+        self.read(name, |text| match text {
+            "off" => Ok(None),
+            text => match units::duration(text).map_err(|fix| format!("{fix}, or off"))? {
+                Duration::ZERO => Err("it must be longer than nothing, or off".to_owned()),
+                duration => Ok(Some(duration)),
+            },
+        })
+    }
+
     fn config(&mut self, outside: &Outside<'_>) -> SyncConfig {
         self.required();
         let inputs = vec![self.input("one"), self.input("two")];
@@ -87,6 +99,12 @@ impl Reader<'_> {
             wait => Ok(wait),
         });
         let clock = self.clock();
+        let max_drift = self.duration_or_off("max_drift").unwrap_or_else(|| match clock {
+            ClockMode::Auto => TimeMode::Auto { window }.max_drift().into(),
+            ClockMode::Event { max_disorder, idle_after } => {
+                TimeMode::Event { max_disorder, idle_after }.max_drift().into()
+            }
+        });
         let (on_null, on_bad_record) = self.policies(dead_letter_topic.is_some());
         let group = self.group(&inputs);
         let (backend_folder, mut warnings) = self.state();
@@ -120,6 +138,8 @@ impl Reader<'_> {
             key_types: self.choice("key_types", &[("typed", KeyTypes::Typed), ("text", KeyTypes::Text)]),
             timestamp_field,
             clock,
+            max_drift,
+            stuck_after: self.duration_or_off("stuck_after").unwrap_or(Some(Duration::from_secs(60))),
             max_ahead: self.duration("max_ahead").unwrap_or(Duration::from_secs(3600)),
             on_null,
             on_bad_record,

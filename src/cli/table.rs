@@ -113,6 +113,7 @@ pub const FLAGS: &[Flag] = &[
     flag(Time, "max_disorder", "DURATION", "1h", "with --clock event: how far behind the newest a timestamp may be"),
     flag(Time, "idle_after", "DURATION", "1m", "with --clock event: a split that is silent for so long holds the clock no more"),
     flag(Time, "max_ahead", "DURATION", "1h", "a timestamp further ahead of the wall clock is not believed"),
+    flag(Time, "max_drift", "DURATION|off", "the window; 1m with --clock event", "how far a split may be ahead of the job's clock before it waits in its broker for the others"),
     flag(Time, "max_wait", "DURATION", "none", "a key waits no longer, however often its records are replaced"),
     flag(Time, "remember", "DURATION", "10 windows", "how long a finished key is remembered, to drop duplicates and to join late partners"),
 
@@ -130,6 +131,7 @@ pub const FLAGS: &[Flag] = &[
     flag(Positions, "group", "NAME", "fasten.ONE.TWO.sync", "the name to commit offsets under"),
     flag(Positions, "max_records", "NUMBER", "-1 (all)", "end after so many records"),
 
+    flag(Brokers, "stuck_after", "DURATION|off", "1m", "a reader to which nothing comes for so long, although its broker has messages, is opened anew"),
     flag(Brokers, "kafka", "PROPERTY=VALUE", "", "a property of librdkafka, for inputs and outputs; ${VARIABLE} in a value comes from the environment, @FILE from a file").repeats(),
 
     flag(Workers, "threads", "NUMBER", "1", "worker threads of each process").letter('w'),

@@ -68,6 +68,9 @@ fn the_base_has_the_documented_defaults() {
     assert_eq!((config.on_null, config.on_bad_record), (OnBad::Skip, OnBad::Fail));
     assert_eq!((config.start, config.until), (Position::COMMITTED, Until::Never));
     assert_eq!((config.max_ahead, config.create_topics), (Duration::from_secs(3600), None));
+    assert_eq!(config.max_drift, Some(config.window));
+    assert_eq!(with("--clock event").max_drift, Some(Duration::from_secs(60)));
+    assert_eq!(config.stuck_after, Some(Duration::from_secs(60)));
     assert_eq!(config.group, "fasten.one.two.sync");
     assert_eq!((config.workers.threads, config.workers.processes, config.workers.process), (1, 1, 0));
     assert!(config.warnings.is_empty() && config.kafka.is_empty());
@@ -152,6 +155,17 @@ fn every_option_of_ours_is_read() {
         config.kafka.iter().map(|p| (p.name.as_str(), p.value.as_str())).collect::<Vec<_>>(),
         [("a", "1"), ("b", "s3cret=x")]
     );
+}
+
+#[test]
+fn drift_and_stuck_readers_have_limits_or_none() {
+    let config = with("--max_drift 90s --stuck_after 5m");
+    assert_eq!((config.max_drift, config.stuck_after), (Some(Duration::from_secs(90)), Some(Duration::from_secs(300))));
+    let config = with("--max_drift off --stuck_after off --clock event");
+    assert_eq!((config.max_drift, config.stuck_after), (None, None));
+    problem("--max_drift 60", &["--max_drift \"60\"", "needs a unit", "or off"]);
+    problem("--max_drift 0s", &["longer than nothing, or off"]);
+    problem("--stuck_after no", &["--stuck_after \"no\"", "or off"]);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use timely::dataflow::operators::vec::Broadcast;
 use timely::dataflow::operators::{Capability, Input};
 use timely::worker::Worker;
 
+use crate::dataflow::align::{InputTimes, Told};
 use crate::dataflow::input::Handle;
 use crate::dataflow::{TIMED, Tick};
 use crate::epoch::Epoch;
@@ -39,6 +40,10 @@ pub(crate) struct Report {
     pub refused: [u64; Reason::ALL.len()],
     /// Records of the epoch whose timestamps were too far ahead to be believed.
     pub ahead: u64,
+    /// How far its splits have come, by input.
+    pub times: Vec<InputTimes>,
+    /// How many of its splits wait for others.
+    pub paused: u64,
 }
 
 impl Report {
@@ -63,9 +68,16 @@ pub(crate) struct Heard {
     pub time: Cell<u64>,
     /// The job's clock from these epochs on, oldest first: as far back as a checkpoint may ask.
     times: RefCell<VecDeque<(Epoch, u64)>>,
+    /// What each worker said last of its inputs; sooner than the epoch is finished.
+    pub told: RefCell<Told>,
 }
 
 impl Heard {
+    /// Nothing was heard of so many workers.
+    pub fn new(peers: usize) -> Self {
+        Heard { told: RefCell::new(Told::new(peers)), ..Heard::default() }
+    }
+
     /// An epoch is finished.
     fn tick(&self, epoch: Epoch, time: u64) {
         if self.time.replace(time) != time {
@@ -163,6 +175,7 @@ pub(crate) fn clock<'s>(reports: Stream<'s, Epoch, Vec<Report>>, heard: Rc<Heard
                 for report in reports.iter() {
                     heard.closed.set(heard.closed.get().max(epoch));
                     heard.opened.set(heard.opened.get().max(report.opens));
+                    heard.told.borrow_mut().hear(report.worker, &report.times, report.paused);
                 }
                 let entry = waiting.entry(epoch);
                 entry.or_insert_with(|| (capability.retain_least(0).expect(TIMED), vec![])).1.append(reports);

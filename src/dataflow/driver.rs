@@ -10,6 +10,7 @@ use timely::dataflow::ProbeHandle;
 use timely::worker::Worker;
 
 use crate::control::Control;
+use crate::dataflow::align::Ahead;
 use crate::dataflow::clock::{Alarm, Alarms, Heard, Report, ring};
 use crate::dataflow::input::{Handle, Taken};
 use crate::dataflow::output::WriterThread;
@@ -17,12 +18,21 @@ use crate::dataflow::progress::{SharedIntakes, Watch};
 use crate::dataflow::{Gauges, Rejected};
 use crate::epoch::{Clock, Epoch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::Status;
+use crate::observe::{AheadInput, Status};
 use crate::pacing::{Decision, Pacer, Pacing};
-use crate::split_time::Now;
+use crate::split_time::{Limit, Low, Now};
 
 /// How long the end of a job waits for the last commits.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
+
+/// After how many records it is looked who is ahead, besides after every epoch. A batch of a reader may have more.
+const ALIGN_RECORDS: usize = 1_024;
+
+/// How long paused splits may wait for times that stand before somebody is told.
+const STANDING: Duration = Duration::from_secs(60);
+
+/// A difference between inputs that explains nothing.
+const SMALL_LEAD: Duration = Duration::from_secs(1);
 
 /// How often a worker that has failed steps on, so that the others hear of it.
 const FAREWELL_STEPS: usize = 20;
@@ -36,6 +46,15 @@ pub(crate) struct Driver {
     pub pacing: Pacing,
     pub max_state_bytes: Option<usize>,
     pub max_records: Option<u64>,
+    /// How far splits may be ahead, if that is limited.
+    pub max_drift: Option<Duration>,
+    /// How many splits of this worker are paused because they are ahead, and how many the others know of.
+    pub paused: u64,
+    pub reported_paused: u64,
+    /// How many records were taken since it was last looked who is ahead.
+    pub unaligned: usize,
+    /// The times that paused splits wait for, and since when they are the same.
+    pub standing: Option<(Low, Duration)>,
     /// The open epoch.
     pub epoch: Epoch,
     pub intakes: SharedIntakes,
@@ -137,12 +156,24 @@ impl Driver {
             self.close();
         }
         let stalled = self.is_stalled()?;
-        while !stalled && !self.pacer.is_full() && self.take() {}
+        while !stalled && !self.pacer.is_full() && self.take() {
+            if self.unaligned >= ALIGN_RECORDS {
+                self.align();
+            }
+        }
+        let news = self.heard.told.borrow_mut().take_news();
+        if news {
+            self.align();
+            self.status.align(self.heard.told.borrow().paused(), self.ahead_input());
+        }
         if !stalled && self.intakes.borrow().iter().all(|intake| intake.has_ended()) {
             self.end(true);
             return Ok(Some(Some(Duration::ZERO)));
         }
-        let waits_for_time = self.gauges.iter().any(|gauges| gauges.waits_for_time.get());
+        // Splits that are paused wait for the times of others, which come with their epochs.
+        let waits_for_time = self.paused > 0
+            || self.paused != self.reported_paused
+            || self.gauges.iter().any(|gauges| gauges.waits_for_time.get());
         match self.pacer.decide(self.clock.monotonic(), waits_for_time) {
             Decision::Close => {
                 self.close();
@@ -171,6 +202,7 @@ impl Driver {
         for intake in self.intakes.borrow_mut().iter_mut() {
             if let Taken::Some(records, bytes) = intake.take(self.epoch, self.heard.time.get(), rejected) {
                 self.pacer.add(records, bytes);
+                self.unaligned += records;
                 any = true;
             }
         }
@@ -196,20 +228,77 @@ impl Driver {
         // What was read here may be written by another worker: the frontier knows. Twice, as some of it is still in the dataflow.
         let full = undurable > self.pacing.max_undurable_bytes
             || self.unpublished.1 > self.pacing.max_undurable_bytes.saturating_mul(2);
-        let state: usize = self.gauges.iter().map(|gauges| gauges.bytes.get()).sum();
+        let state = self.state_bytes();
         match self.max_state_bytes {
             Some(most) if state > most => {
                 if self.pacer.num_in_flight() == 0 && self.pacer.is_empty() {
-                    let text = format!(
-                        "worker {} remembers {state} bytes of records that wait for their other sides, more than \
-                         --max_state {most}: give more memory or workers, or a shorter window",
-                        self.worker
-                    );
-                    return Err(Error::new(ErrorKind::Limit, text));
+                    return Err(self.too_much(state, most));
                 }
                 Ok(true)
             }
             _ => Ok(full),
+        }
+    }
+
+    fn state_bytes(&self) -> usize {
+        self.gauges.iter().map(|gauges| gauges.bytes.get()).sum()
+    }
+
+    /// The error of a state that is too large: which input is ahead, and what to do.
+    fn too_much(&self, state: usize, most: usize) -> Error {
+        let ahead = self.ahead_input();
+        let why = ahead.as_ref().map_or(String::new(), |ahead| format!("; {ahead}"));
+        let apart = ahead.is_some_and(|ahead| ahead.by.is_none_or(|by| by > SMALL_LEAD.as_millis() as u64));
+        let fix = match self.max_drift {
+            None if apart => {
+                "leave out --max_drift off, so that what is ahead waits in its broker, or give more memory"
+            }
+            Some(_) if apart => {
+                "give a smaller --max_drift, so that more of what is ahead waits in its broker, or more memory"
+            }
+            _ => "give more memory or workers, or a shorter window",
+        };
+        let text = format!(
+            "worker {} remembers {state} bytes of records that wait for their other sides, more than --max_state {most}{why}: \
+             {fix}",
+            self.worker
+        );
+        Error::new(ErrorKind::Limit, text)
+    }
+
+    /// Which input is ahead, by its name.
+    fn ahead_input(&self) -> Option<AheadInput> {
+        let Ahead { input, other, by } = self.heard.told.borrow().ahead()?;
+        let intakes = self.intakes.borrow();
+        let name = |index: usize| intakes.get(index).map(|intake| intake.name().to_owned());
+        Some(AheadInput { input: name(input)?, other: name(other)?, by })
+    }
+
+    /// Pauses splits that are too far ahead of others, and lets go on those that are not any more.
+    fn align(&mut self) {
+        self.unaligned = 0;
+        let Some(max) = self.max_drift else { return };
+        let now = self.now();
+        let mut intakes = self.intakes.borrow_mut();
+        let others = self.heard.told.borrow().low_of_others(self.worker);
+        let low = intakes.iter_mut().fold(others, |low, intake| low.and(intake.times(now).low));
+        let full = self.state_bytes() > self.pacing.free_state_bytes;
+        let limit = Limit { max, clock: self.heard.time.get(), low, full };
+        self.paused = intakes.iter_mut().map(|intake| intake.align(&limit, now)).sum();
+        drop(intakes);
+        match self.standing {
+            _ if self.paused == 0 => self.standing = None,
+            Some((last, since)) if last == low => {
+                if now.monotonic.saturating_sub(since) >= STANDING {
+                    self.standing = Some((low, now.monotonic));
+                    let ahead = self.ahead_input().map_or(String::new(), |ahead| ahead.to_string());
+                    tracing::warn!(
+                        paused = self.paused,
+                        "splits are paused, and what they wait for has not moved for {STANDING:?}; {ahead}"
+                    );
+                }
+            }
+            _ => self.standing = Some((low, now.monotonic)),
         }
     }
 
@@ -243,6 +332,8 @@ impl Driver {
         }
         report.worker = self.worker;
         report.opens = next;
+        report.paused = self.paused;
+        self.reported_paused = self.paused;
         let read = self.status.read(report.records, &report.refused, report.ahead);
         if self.max_records.is_some_and(|most| read >= most) {
             self.control.stop();

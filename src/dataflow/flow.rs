@@ -115,6 +115,9 @@ pub(crate) struct JobContext {
     pub mode: TimeMode,
     pub max_ahead: Duration,
     pub max_state_bytes: Option<usize>,
+    /// How far splits may be ahead of the clock, if that was said: `Some(None)` is any time.
+    pub max_drift: Option<Option<Duration>>,
+    pub stuck_after: Duration,
     pub max_records: Option<u64>,
     pub retry: RetryPolicy,
     pub new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>,
@@ -164,6 +167,7 @@ impl<'s> Flow<'s> {
             on_bad: input.on_bad,
             on_null: input.on_null,
             retry: context.retry,
+            stuck_after: context.stuck_after,
             ordinal: index,
             worker: self.scope.index(),
             peers: self.scope.peers(),
@@ -343,7 +347,7 @@ pub(crate) fn run_worker(
     build: &dyn for<'s> Fn(&mut Flow<'s>) -> Result<()>,
 ) {
     let _alarm = context.control.worker_alarm();
-    let heard = Rc::new(Heard::default());
+    let heard = Rc::new(Heard::new(worker.peers()));
     let alarms = alarms(worker, Rc::clone(&heard));
     match build_worker(worker, context, build, heard, &alarms) {
         Ok(driver) => driver.run(worker),
@@ -426,6 +430,11 @@ fn build_worker(
             pacer: Pacer::new(context.pacing, context.clock.monotonic()),
             pacing: context.pacing,
             max_state_bytes: context.max_state_bytes,
+            max_drift: context.max_drift.unwrap_or(Some(context.mode.max_drift())),
+            paused: 0,
+            reported_paused: 0,
+            unaligned: 0,
+            standing: None,
             max_records: context.max_records,
             epoch,
             intakes: flow.intakes,

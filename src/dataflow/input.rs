@@ -10,13 +10,15 @@ use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 
 use crate::commit::{CommitThread, Done, MOST_REJECTED};
+use crate::dataflow::align::InputTimes;
 use crate::dataflow::clock::Report;
 use crate::dataflow::{Arrived, Rejected};
 use crate::epoch::Epoch;
 use crate::ledger::Ledger;
 use crate::message::{Offset, Offsets, Reason, SplitId};
 use crate::reader::{FromReader, Item, OnBad, ReaderThread};
-use crate::split_time::{Now, SplitTime, TimeMode};
+use crate::source::Evidence;
+use crate::split_time::{Limit, Low, Now, SplitTime, TimeMode};
 
 /// An input handle of vectors.
 pub(crate) type Handle<D> = InputHandle<Epoch, CapacityContainerBuilder<Vec<D>>>;
@@ -44,6 +46,12 @@ pub(crate) trait Intake {
     fn take(&mut self, epoch: Epoch, clock: u64, rejected: &mut Handle<Rejected>) -> Taken;
     /// Whether nothing will come any more.
     fn has_ended(&self) -> bool;
+    /// What people call it.
+    fn name(&self) -> &str;
+    /// How far its splits have come.
+    fn times(&mut self, now: Now) -> InputTimes;
+    /// Pauses the splits that are further ahead, and lets the others go on; says how many are paused.
+    fn align(&mut self, limit: &Limit, now: Now) -> u64;
     /// Closes the epoch: adds what is to be reported of it, and the split times.
     fn close(&mut self, epoch: Epoch, now: Now, report: &mut Report);
     /// Moves to the next epoch.
@@ -64,6 +72,8 @@ pub(crate) trait Intake {
 struct SplitState {
     id: SplitId,
     time: SplitTime,
+    /// It is ahead, and its reader was told to wait.
+    paused: bool,
 }
 
 /// An input whose records are `T`s.
@@ -86,6 +96,8 @@ pub(crate) struct TypedIntake<T: Data> {
     rejections: BTreeMap<Epoch, Vec<(SplitId, Offset, Reason)>>,
     opened: bool,
     ended: bool,
+    /// The largest time of splits that have gone.
+    gone: InputTimes,
     /// Of the open epoch: records that entered, records refused by reason, timestamps not believed.
     records: u64,
     refused: [u64; Reason::ALL.len()],
@@ -120,6 +132,7 @@ impl<T: Data> TypedIntake<T> {
             rejections: BTreeMap::new(),
             opened: false,
             ended: false,
+            gone: InputTimes::default(),
             records: 0,
             refused: Default::default(),
             ahead: 0,
@@ -135,8 +148,17 @@ impl<T: Data> TypedIntake<T> {
         self.opened = true;
         self.ledger.restore(&splits.iter().copied().collect());
         for (id, _) in splits {
-            self.splits.push(SplitState { id, time: SplitTime::new(self.mode, self.max_ahead) });
+            let time = SplitTime::new(self.mode, self.max_ahead);
+            self.splits.push(SplitState { id, time, paused: false });
         }
+    }
+
+    /// Forgets splits.
+    fn leave(&mut self, leaves: impl Fn(&SplitState) -> bool) {
+        for split in self.splits.iter().filter(|split| leaves(split)) {
+            self.gone.high = self.gone.high.max(split.time.reached());
+        }
+        self.splits.retain(|split| !leaves(split));
     }
 
     fn take_items(
@@ -181,6 +203,7 @@ impl<T: Data> TypedIntake<T> {
                 }
                 Item::Refused { reason, error, split, message } => {
                     self.refused[reason as usize] += 1;
+                    self.splits[index].time.refuse();
                     bytes += message.size();
                     self.rejections.entry(epoch).or_default().push((id, message.offset, reason));
                     let policy = if reason == Reason::Tombstone { self.on_null } else { self.on_bad };
@@ -229,7 +252,7 @@ impl<T: Data> Intake for TypedIntake<T> {
                 Taken::Some(0, 0)
             }
             Ok(FromReader::Removed(ids)) => {
-                self.splits.retain(|split| !ids.contains(&split.id));
+                self.leave(|split| ids.contains(&split.id));
                 for id in ids {
                     self.ledger.remove(id);
                 }
@@ -237,11 +260,39 @@ impl<T: Data> Intake for TypedIntake<T> {
             }
             Ok(FromReader::Ended) => {
                 self.ended = true;
-                self.splits.clear();
+                self.leave(|_| true);
                 Taken::Some(0, 0)
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => Taken::Nothing,
         }
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn times(&mut self, now: Now) -> InputTimes {
+        let mut times = self.gone;
+        if !self.opened {
+            times.low = Low::UNKNOWN;
+        }
+        self.splits.iter_mut().for_each(|split| times.add(&mut split.time, now));
+        times
+    }
+
+    fn align(&mut self, limit: &Limit, now: Now) -> u64 {
+        for split in &mut self.splits {
+            let pauses = limit.pauses(&mut split.time, split.paused, now);
+            if pauses != split.paused {
+                split.paused = pauses;
+                if pauses {
+                    split.time.evidence(Evidence::Behind, now); // the reader will say so too, behind what it has read already
+                }
+                tracing::debug!(source = self.name, split = %split.id, paused = pauses, "alignment");
+                let _ = self.reader.pauses.send((split.id, pauses)); // its thread has ended with its splits
+            }
+        }
+        self.splits.iter().filter(|split| split.paused).count() as u64
     }
 
     fn has_ended(&self) -> bool {
@@ -265,6 +316,7 @@ impl<T: Data> Intake for TypedIntake<T> {
                 report.hold(time);
             }
         }
+        report.times.push(self.times(now));
     }
 
     fn advance_to(&mut self, epoch: Epoch) {

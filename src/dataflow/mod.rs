@@ -2,6 +2,7 @@
 //!
 //! A [`Flow`] is what a program sees of it: streams of its inputs, the job's clock, and where to send results.
 
+mod align;
 mod clock;
 mod driver;
 mod flow;

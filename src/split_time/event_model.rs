@@ -5,13 +5,15 @@
 //!   silence, the wall clock or a timestamp of the future moves it;
 //! * a record is given up while a message within the disorder that could have matched it waits in a broker;
 //! * a record is never given up although time goes on elsewhere: a silent or ended split holds the clock;
-//! * the clock goes back, or goes on where every split is silent.
+//! * the clock goes back, or goes on where every split is silent;
+//! * splits that are ahead wait for others for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::alignment::Alignment;
 use super::{EVIDENCE_AGE, Now, SplitTime, TimeMode};
 use crate::epoch::{Clock, ManualClock, SteadyClock};
 use crate::source::Evidence;
@@ -43,6 +45,10 @@ enum Action {
     Jump(i64),
     /// Nothing is done for some steps.
     Sleep(u64),
+    /// The workers hear of each other.
+    Report,
+    /// The state has become large, or small.
+    Fill(bool),
 }
 
 /// A message in a broker: its timestamp, and when it was produced.
@@ -86,6 +92,7 @@ struct World {
     clock: u64,
     /// Deadlines of records that wait, and whether their own timestamps were believed.
     waiting: Vec<(u64, bool)>,
+    alignment: Alignment,
 }
 
 impl World {
@@ -108,11 +115,30 @@ impl World {
         }
     }
 
+    /// Pauses what is ahead, as far as the workers know, or once they have told each other.
+    fn align(&mut self, report: bool) -> Result<(), TestCaseError> {
+        let now = self.now();
+        let splits = self.splits.iter_mut().map(|split| split.known.then_some(&mut split.time));
+        let mut splits: Vec<_> = splits.collect();
+        if report {
+            prop_assert!(self.alignment.report(splits, self.clock, now), "all wait for each other");
+        } else {
+            self.alignment.align(&mut splits, self.clock, now);
+        }
+        for (index, split) in self.splits.iter_mut().enumerate() {
+            if self.alignment.is_paused(index) {
+                split.silent = None;
+            }
+        }
+        Ok(())
+    }
+
     fn read(&mut self, split: usize, most: usize) -> Result<(), TestCaseError> {
         let (now, true_now) = (self.now(), self.now);
         let count = self.splits.len();
-        let split = &mut self.splits[split % count];
-        if !split.known || split.away {
+        let index = split % count;
+        let split = &mut self.splits[index];
+        if !split.known || split.away || self.alignment.is_paused(index) {
             return Ok(());
         }
         for stored in split.log[split.read..].iter().take(most) {
@@ -135,7 +161,7 @@ impl World {
             split.silent = Some((since, true_now));
             split.time.evidence(if split.ended { Evidence::Ended } else { Evidence::CaughtUp }, now);
         }
-        Ok(())
+        self.align(false)
     }
 
     fn act(&mut self, action: &Action) -> Result<(), TestCaseError> {
@@ -165,6 +191,8 @@ impl World {
                 self.hands.jump(by);
             }
             Action::Sleep(steps) => self.pass(steps * STEP),
+            Action::Report => self.align(true)?,
+            Action::Fill(full) => self.alignment.full = *full,
         }
         Ok(())
     }
@@ -207,6 +235,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => Just(Action::Find),
         1 => prop_oneof![Just(HOUR as i64), Just(-(HOUR as i64)), -30_000i64..30_000].prop_map(Action::Jump),
         2 => (1u64..60).prop_map(Action::Sleep),
+        8 => Just(Action::Report),
+        1 => any::<bool>().prop_map(Action::Fill),
     ];
     prop::collection::vec(action, 1..400)
 }
@@ -215,7 +245,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn is_what_the_text_says(actions in actions(), backlog in prop::collection::vec(0u64..600_000, 0..20)) {
+    fn is_what_the_text_says(
+        actions in actions(),
+        backlog in prop::collection::vec(0u64..600_000, 0..20),
+        drift in prop_oneof![Just(None), (1u64..40_000).prop_map(Some)],
+    ) {
         let mode = TimeMode::Event {
             max_disorder: Duration::from_millis(DISORDER),
             idle_after: Duration::from_millis(IDLE_AFTER),
@@ -239,6 +273,7 @@ proptest! {
             hands,
             clock: 0,
             waiting: vec![],
+            alignment: Alignment::new(drift, 3),
         };
         // Old messages that were there before the job.
         let mut old: Vec<u64> = backlog.iter().map(|age| START - age).collect();
@@ -259,6 +294,7 @@ proptest! {
                 world.act(&Action::Find)?;
                 world.act(&Action::Read(split, 1_000))?;
             }
+            world.act(&Action::Report)?;
             world.step()?;
         }
         let passed = START + world.now - DISORDER - STEP;

@@ -19,6 +19,10 @@ use std::time::Duration;
 
 use crate::source::Evidence;
 
+mod drift;
+
+pub use drift::{Limit, Low};
+
 /// How long "nothing more to read" stays true without being said again.
 pub const EVIDENCE_AGE: Duration = Duration::from_secs(2);
 
@@ -40,6 +44,17 @@ pub enum TimeMode {
         /// How long a split must have had nothing to read, while being asked, to be left out.
         idle_after: Duration,
     },
+}
+
+impl TimeMode {
+    /// How far a split may be ahead of the clock if nobody says: a window, as nothing can be given up before one has passed, or a
+    /// minute of event time.
+    pub fn max_drift(self) -> Duration {
+        match self {
+            TimeMode::Auto { window } => window,
+            TimeMode::Event { .. } => Duration::from_secs(60),
+        }
+    }
 }
 
 /// A moment: the wall clock in milliseconds since the Unix epoch, and the monotonic clock.
@@ -84,6 +99,8 @@ pub struct SplitTime {
     counted: Duration,
     caught_up: Option<CaughtUp>,
     ended: bool,
+    /// Whether anything that was read said a time that was believed; `None` before anything was read.
+    timed: Option<bool>,
 }
 
 fn skew(now: Now) -> i128 {
@@ -100,6 +117,7 @@ impl SplitTime {
             counted: Duration::ZERO,
             caught_up: None,
             ended: false,
+            timed: None,
         }
     }
 
@@ -109,6 +127,7 @@ impl SplitTime {
         self.pass(now);
         let ahead = timestamp.is_some_and(|timestamp| timestamp > now.wall.saturating_add(self.max_ahead));
         let believed = if ahead { Some(now.wall) } else { timestamp };
+        self.timed = Some(self.timed == Some(true) || timestamp.is_some() && !ahead);
         if let Some(timestamp) = timestamp.filter(|_| !ahead) {
             let cap = match self.mode {
                 TimeMode::Auto { .. } => now.wall,
@@ -125,6 +144,11 @@ impl SplitTime {
             caught_up.since = now.monotonic;
         }
         Arrival { base, timestamp: believed.unwrap_or(base), ahead }
+    }
+
+    /// A message was read that is no record, so its time is not known.
+    pub fn refuse(&mut self) {
+        self.timed.get_or_insert(false);
     }
 
     /// The reader said how far it is.
@@ -164,6 +188,20 @@ impl SplitTime {
     pub fn is_caught_up(&mut self, now: Now) -> bool {
         self.pass(now);
         self.caught_up.is_some()
+    }
+
+    /// Whether messages were read, and none of them has said a time.
+    pub fn is_untimed(&self) -> bool {
+        self.timed == Some(false)
+    }
+
+    /// How far it has come by timestamps, if any was read: the split may have ended meanwhile.
+    pub fn reached(&self) -> Option<u64> {
+        let disorder = match self.mode {
+            TimeMode::Auto { .. } => Duration::ZERO,
+            TimeMode::Event { max_disorder, .. } => max_disorder,
+        };
+        (self.timed == Some(true)).then(|| self.time.saturating_sub(disorder.as_millis() as u64))
     }
 
     /// Whether nothing will come any more.
@@ -308,6 +346,8 @@ mod tests {
     }
 }
 
+#[cfg(test)]
+mod alignment;
 #[cfg(test)]
 mod event_model;
 #[cfg(test)]

@@ -5,13 +5,15 @@
 //!   outage or a pause;
 //! * a record is given up before its window has really passed: a jump of the wall clock fired deadlines;
 //! * a record is never given up although nothing more comes: a silent topic, or an ended split, holds the clock;
-//! * the clock goes back.
+//! * the clock goes back;
+//! * splits that are ahead wait for others for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::alignment::Alignment;
 use super::{EVIDENCE_AGE, Now, SplitTime, TimeMode};
 use crate::epoch::{Clock, ManualClock, SteadyClock};
 use crate::source::Evidence;
@@ -36,6 +38,10 @@ enum Action {
     Jump(i64),
     /// Nothing is done for some steps.
     Sleep(u64),
+    /// The workers hear of each other.
+    Report,
+    /// The state has become large, or small.
+    Fill(bool),
 }
 
 struct Split {
@@ -66,6 +72,7 @@ struct World {
     clock: u64,
     waiting: Vec<Waiting>,
     fired: usize,
+    alignment: Alignment,
 }
 
 impl World {
@@ -79,7 +86,20 @@ impl World {
         self.steady.wall(); // somebody looks at it all the time
     }
 
-    fn act(&mut self, action: &Action) {
+    /// Pauses what is ahead, as far as the workers know, or once they have told each other.
+    fn align(&mut self, report: bool) -> Result<(), TestCaseError> {
+        let now = self.now();
+        let splits = self.splits.iter_mut().map(|split| split.known.then_some(&mut split.time));
+        let mut splits: Vec<_> = splits.collect();
+        if report {
+            prop_assert!(self.alignment.report(splits, self.clock, now), "all wait for each other");
+        } else {
+            self.alignment.align(&mut splits, self.clock, now);
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), TestCaseError> {
         let (now, true_now) = (self.now(), START + self.now);
         let count = self.splits.len();
         match action {
@@ -90,9 +110,10 @@ impl World {
                 }
             }
             Action::Read(split, most) => {
-                let split = &mut self.splits[split % count];
-                if !split.known || split.away {
-                    return;
+                let index = split % count;
+                let split = &mut self.splits[index];
+                if !split.known || split.away || self.alignment.is_paused(index) {
+                    return Ok(());
                 }
                 for timestamp in split.log[split.read..].iter().take(*most) {
                     let live = split.time.is_caught_up(now);
@@ -105,6 +126,7 @@ impl World {
                 if split.read == split.log.len() {
                     split.time.evidence(if split.ended { Evidence::Ended } else { Evidence::CaughtUp }, now);
                 }
+                self.align(false)?;
             }
             Action::Outage(split, away) => {
                 let split = &mut self.splits[split % count];
@@ -121,7 +143,10 @@ impl World {
             }
             Action::Jump(by) => self.hands.jump(*by),
             Action::Sleep(steps) => self.pass(steps * STEP),
+            Action::Report => self.align(true)?,
+            Action::Fill(full) => self.alignment.full = *full,
         }
+        Ok(())
     }
 
     /// Lets a step of time pass, and what waits expire.
@@ -166,6 +191,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => Just(Action::Find),
         1 => prop_oneof![Just(3_600_000), Just(-3_600_000), -30_000i64..30_000].prop_map(Action::Jump),
         2 => (1u64..60).prop_map(Action::Sleep),
+        8 => Just(Action::Report),
+        1 => any::<bool>().prop_map(Action::Fill),
     ];
     prop::collection::vec(action, 1..400)
 }
@@ -174,7 +201,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn keeps_its_promise(actions in actions(), backlog in prop::collection::vec(0u64..600_000, 0..20)) {
+    fn keeps_its_promise(
+        actions in actions(),
+        backlog in prop::collection::vec(0u64..600_000, 0..20),
+        drift in prop_oneof![Just(None), (1u64..40_000).prop_map(Some)],
+    ) {
         let new = |known: bool| Split {
             time: SplitTime::new(TimeMode::Auto { window: Duration::from_millis(WINDOW) }, Duration::from_secs(3600)),
             log: vec![],
@@ -193,6 +224,7 @@ proptest! {
             clock: 0,
             waiting: vec![],
             fired: 0,
+            alignment: Alignment::new(drift, 3),
         };
         // Old messages that were there before the job.
         let mut old: Vec<u64> = backlog.iter().map(|age| START - age).collect();
@@ -201,19 +233,22 @@ proptest! {
             world.splits[index % 2].log.push(timestamp);
         }
         for action in &actions {
-            world.act(action);
+            world.act(action)?;
             world.step()?;
         }
-        // Then silence, and brokers that answer: whatever waits is given up.
-        for _ in 0..3 * WINDOW / STEP {
+        // Then silence, and brokers that answer: whatever waits is given up. Where memory is full the splits may have to be
+        // silent for a window one after the other.
+        for _ in 0..5 * WINDOW / STEP {
             for split in 0..3 {
-                world.act(&Action::Outage(split, false));
-                world.act(&Action::Find);
-                world.act(&Action::Read(split, 100));
+                world.act(&Action::Outage(split, false))?;
+                world.act(&Action::Find)?;
+                world.act(&Action::Read(split, 100))?;
             }
+            world.act(&Action::Report)?;
             world.step()?;
         }
         let ended = world.splits.iter().all(|split| split.ended);
+        prop_assert!(world.splits.iter().all(|split| split.read == split.log.len()), "something is never read");
         prop_assert!(ended || world.waiting.is_empty(), "{} records still wait", world.waiting.len());
     }
 }

@@ -2,8 +2,10 @@
 //! how a job ends.
 
 mod cluster;
+mod drift;
 mod durability;
 mod epochs;
+mod health;
 mod pair;
 mod queue;
 mod stop;

@@ -6,7 +6,9 @@ use std::time::Duration;
 use syncline::broker::memory::{MemoryBroker, MemoryMessage};
 use syncline::dataflow::{Flow, Input};
 use syncline::epoch::{Clock, ManualClock};
+use syncline::pacing::Pacing;
 use syncline::reader::{OnBad, Until};
+use syncline::source::NewSource;
 use syncline::split_time::TimeMode;
 use syncline::sync::topics::{TopicOutputs, key_codec, synchronize_topics};
 use syncline::sync::{KeyTypes, Options, Tally};
@@ -20,10 +22,14 @@ pub struct Pair {
     pub clock: ManualClock,
     pub options: Options,
     pub mode: TimeMode,
+    pub max_drift: Option<Duration>,
+    pub pacing: Pacing,
     pub until: Until,
     pub on_bad: OnBad,
     pub on_null: OnBad,
     pub dead_letters: bool,
+    /// Records say their own time, in member `t`.
+    pub timestamp_field: bool,
     pub log: Log,
     pub gate: Gate,
     /// Of side two.
@@ -43,10 +49,13 @@ impl Pair {
             clock: ManualClock::new(START),
             options: Options::new(2, window),
             mode: TimeMode::Auto { window },
+            max_drift: Some(window),
+            pacing: Pacing::default(),
             until: Until::Never,
             on_bad: OnBad::DeadLetter,
             on_null: OnBad::Skip,
             dead_letters: true,
+            timestamp_field: false,
             log: Log::default(),
             gate: Gate::new(true),
             trouble: Trouble::default(),
@@ -56,18 +65,23 @@ impl Pair {
     }
 
     pub fn job(&self) -> Job {
-        Job::new(GROUP).clock(Arc::new(self.clock.clone())).time_mode(self.mode).retry(eager())
+        let job = Job::new(GROUP).clock(Arc::new(self.clock.clone())).time_mode(self.mode).retry(eager());
+        job.max_drift(self.max_drift).pacing(self.pacing)
     }
 
-    pub fn build(&self) -> impl for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + use<> {
-        let quiet = Trouble::default();
-        let side = |topic: &str, trouble| {
-            let source = source(&self.broker, topic, &self.log, trouble);
-            let codec = key_codec(vec!["k".parse().unwrap()], None, KeyTypes::Typed).unwrap();
+    /// The dataflow on these sources in place of its own topics.
+    pub fn build_on(
+        &self,
+        sources: [NewSource; 2],
+    ) -> impl for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + use<> {
+        let side = |topic: &str, source: NewSource| {
+            let timestamp = self.timestamp_field.then(|| "t".parse().unwrap());
+            let codec = key_codec(vec!["k".parse().unwrap()], timestamp, KeyTypes::Typed).unwrap();
             let input = Input::new(topic, source, codec).until(self.until).on_bad(self.on_bad).on_null(self.on_null);
             (topic.to_owned(), input)
         };
-        let sides = vec![side("one", &quiet), side("two", &self.trouble)];
+        let [one, two] = sources;
+        let sides = vec![side("one", one), side("two", two)];
         let outputs = TopicOutputs {
             sink: sink(&self.broker, &self.log, &self.gate, &self.sink_trouble),
             joined: "joined".into(),
@@ -76,6 +90,14 @@ impl Pair {
         };
         let (options, tally) = (self.options.clone(), Arc::clone(&self.tally));
         move |flow| synchronize_topics(flow, &sides, &options, &outputs, &tally)
+    }
+
+    pub fn build(&self) -> impl for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + use<> {
+        let quiet = Trouble::default();
+        self.build_on(
+            [("one", &quiet), ("two", &self.trouble)]
+                .map(|(topic, trouble)| source(&self.broker, topic, &self.log, trouble)),
+        )
     }
 
     pub fn start(&self, workers: usize) -> Running {

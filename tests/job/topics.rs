@@ -46,6 +46,27 @@ fn t06_bad_records_are_dead_letters_with_their_bytes_and_where_they_were() {
 }
 
 #[test]
+fn values_in_the_frame_of_a_schema_registry_are_named_so() {
+    let framed = b"\0\0\0\x01\x02{\"k\":1}".to_vec();
+    let pair = bounded(vec![MemoryMessage::new(framed.clone()), MemoryMessage::new("\0\0\0\x01")]);
+    pair.start(2).join().unwrap();
+    let letters = pair.values("dead");
+    let found = letters.iter().find(|letter| letter.contains("\"schema_framed\"")).expect("a letter");
+    let found: Value = serde_json::from_str(found).unwrap();
+    assert!(found["error"].as_str().unwrap().contains("schema id 258"), "{found}");
+    assert_eq!((found["split"].as_str(), found["offset"].as_u64()), (Some("one[0]"), Some(1)));
+    let totals = pair.tally.totals();
+    let dropped = |reason: Reason| totals.dropped()[reason as usize];
+    assert_eq!((letters.len(), dropped(Reason::SchemaFramed), dropped(Reason::InvalidJson)), (2, 1, 1));
+    assert_eq!((totals.records_in, totals.difference()), (4, 0));
+
+    let mut pair = bounded(vec![MemoryMessage::new(framed)]);
+    pair.on_bad = OnBad::Fail;
+    let text = pair.start(1).join().unwrap_err().to_string();
+    assert!(text.contains("(schema_framed)") && text.contains("schema id 258"), "{text}");
+}
+
+#[test]
 fn t06_a_bad_record_may_end_the_job() {
     let mut pair = bounded(vec!["nonsense".into()]);
     pair.on_bad = OnBad::Fail;

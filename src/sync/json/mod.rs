@@ -14,6 +14,7 @@ use std::borrow::Cow;
 pub use path::Path;
 use tree::Node;
 
+use crate::codec::schema_framed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Reason;
 
@@ -99,18 +100,17 @@ impl Extractor {
     ///
     /// # Errors
     ///
-    /// The first of these that is true: not UTF-8, not JSON, not an object, a member on the way to a field stands twice, a key
+    /// The first of these that is true: in the frame of a schema registry, not UTF-8, not JSON, not an object, a member on the way to a field stands twice, a key
     /// field (in their order) is missing, null or no scalar, the timestamp is not one. The sink has got nothing then.
     pub fn extract(&self, value: &[u8], key: &mut impl KeySink) -> Result<Option<u64>, Refused> {
-        let text = std::str::from_utf8(value).map_err(|error| Refused {
-            reason: Reason::InvalidUtf8,
-            error: format!("not UTF-8 at byte {}", error.valid_up_to()),
-        })?;
-        let Some(found) = self
-            .root
-            .find(text)
-            .map_err(|error| Refused { reason: Reason::InvalidJson, error: format!("not JSON: {error}") })?
-        else {
+        let broken = |reason, error: String| match schema_framed(value) {
+            Some(error) => Refused { reason: Reason::SchemaFramed, error },
+            None => Refused { reason, error },
+        };
+        let text = std::str::from_utf8(value)
+            .map_err(|error| broken(Reason::InvalidUtf8, format!("not UTF-8 at byte {}", error.valid_up_to())))?;
+        let found = self.root.find(text).map_err(|error| broken(Reason::InvalidJson, format!("not JSON: {error}")))?;
+        let Some(found) = found else {
             return Err(Refused { reason: Reason::NotAnObject, error: "the value is not an object".to_owned() });
         };
         if let Some((name, field)) = found.ambiguous {

@@ -108,6 +108,20 @@ fn t01_a_doubtful_key_never_joins() {
     ] {
         assert_eq!(reason("a.b", value), expected, "{value}");
     }
+    let framed: [(&[u8], Reason); 7] = [
+        (b"\0\0\0\0\x07{\"a\":{\"b\":1}}", Reason::SchemaFramed),
+        (b"\0\xff\xff\xff\xff\x02\x80", Reason::SchemaFramed),
+        (b"\0\0\0\0\x07", Reason::SchemaFramed),
+        (b"\0\0\0\x07", Reason::InvalidJson),
+        (b"\0\xff\xff\xff", Reason::InvalidUtf8),
+        (b"\x01\0\0\0\x07{}", Reason::InvalidJson),
+        (b" \0\0\0\0\x07{}", Reason::InvalidJson),
+    ];
+    for (value, expected) in framed {
+        assert_eq!(reason("a.b", value), expected, "{value:?}");
+    }
+    let (_, error) = refusal("a.b", b"\0\xff\xff\xff\xff\x02");
+    assert!(error.contains("schema id 4294967295") && error.contains("reads plain JSON"), "{error}");
     assert_eq!(reason("a.b", b"{\"a\":{\"b\":1},\"c\":\"\xff\"}"), Reason::InvalidUtf8);
     assert_eq!(reason("a.b", b"{\"a\":{\"b\":1},\"c\":\"\xed\xa0\xbd\"}"), Reason::InvalidUtf8, "a surrogate as bytes");
 }
@@ -237,7 +251,7 @@ proptest! {
         }
         let ours = match extractor("a.b.x,a.c.1.x,d.x,e.f.g.0.0", None).extract(&document, &mut Fields::default()) {
             Ok(_) => true,
-            Err(refused) => !matches!(refused.reason, Reason::InvalidJson | Reason::InvalidUtf8),
+            Err(refused) => !matches!(refused.reason, Reason::InvalidJson | Reason::InvalidUtf8 | Reason::SchemaFramed),
         };
         let text = std::str::from_utf8(&document);
         let theirs = text.is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok());
