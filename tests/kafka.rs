@@ -103,6 +103,19 @@ pub(crate) fn make_topic_named(hosts: &str, name: &str, partitions: usize) {
     block_on(admin_at(hosts).create_topics([&topic], &AdminOptions::new()))
         .and_then(|made| made[0].clone().map_err(|(_, code)| KafkaError::AdminOp(code)))
         .expect("the topic can be made");
+    // The answer comes from the controller; the broker's own view of topics follows.
+    let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", hosts).create().expect("a client");
+    let start = Instant::now();
+    loop {
+        let metadata = client.fetch_metadata(Some(name), PATIENCE).expect("the broker answers");
+        let found = &metadata.topics()[0];
+        let led = found.partitions().iter().filter(|partition| partition.error().is_none()).count();
+        if found.error().is_none() && led == partitions {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "the broker does not show topic {name}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 impl Topic {
