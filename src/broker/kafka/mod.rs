@@ -15,7 +15,7 @@
 //! regular expression for whole names, which begins with `^`: `^orders-.*`. Topics that come to fit it are found like partitions.
 //! Topics of Kafka itself are never meant.
 //!
-//! **Replay** is [`Replay::Seek`]: any offset that retention has left can be read again, as often as wanted. **Guarantee** is
+//! **Replay** is [`Replay::Seek`](crate::source::Replay::Seek): any offset that retention has left can be read again, as often as wanted. **Guarantee** is
 //! [`Guarantee::AtLeastOnce`](crate::sink::Guarantee): within a run retries neither repeat nor reorder records (idempotent
 //! producer, all replicas acknowledge), but a range that is published again after a crash is there twice. Transactions come
 //! with exactly-once.
@@ -36,9 +36,9 @@
 //!   split is not caught up, and a warning names it with the last stable offset and the high watermark.
 //! - *rebalances*: there are none, as no group is joined.
 //! - *the broker refuses us* (user, mechanism, certificate, a right on a topic or the group) or hangs up on the first question,
-//!   as it does to a client that speaks no TLS: [`ErrorKind::Auth`] or [`ErrorKind::Connect`] within about ten seconds, with what
+//!   as it does to a client that speaks no TLS: [`ErrorKind::Auth`](crate::ErrorKind::Auth) or [`ErrorKind::Connect`](crate::ErrorKind::Connect) within about ten seconds, with what
 //!   to do. The right to write is asked for when the sink is opened, that to read shows with the first fetch.
-//! - *a topic of the sink is missing*: [`ErrorKind::NotFound`], or it is made (`create_topics` of [`BrokerOptions`]), by
+//! - *a topic of the sink is missing*: [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), or it is made (`create_topics` of [`BrokerOptions`]), by
 //!   whichever worker is first. A broker with `auto.create.topics.enable` makes it before we can say anything.
 //! - *a record is refused by itself* (larger than the topic's `max.message.bytes` or the client's `message.max.bytes`; without key
 //!   for a compacted topic; a timestamp that is not accepted): it becomes a dead letter with its key, size and limit, or ends the
