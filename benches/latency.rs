@@ -190,6 +190,9 @@ fn kafka(broker: &kafka_broker::Broker) -> Ends {
 
     broker.create(1, &["one", "two", "joined"]);
     let producer: BaseProducer = broker.config().set("acks", "1").set("linger.ms", "1").create().expect("a client");
+    // A producer that is dropped throws away what it has not sent, so it lives as long as somebody waits for it.
+    let producer = Arc::new(producer);
+    let kept = Arc::clone(&producer);
     let append = move |side: usize, lines: Vec<String>| {
         for line in &lines {
             let record = BaseRecord::<(), str>::to(["one", "two"][side]).partition(0).payload(line);
@@ -204,6 +207,7 @@ fn kafka(broker: &kafka_broker::Broker) -> Ends {
     list.add_partition_offset("joined", 0, Offset::Beginning).expect("an offset");
     consumer.assign(&list).expect("partitions can be assigned");
     let follow = move |give: &mut dyn FnMut(&[u8])| {
+        kept.poll(Duration::ZERO);
         let mut patience = Duration::from_millis(100);
         while let Some(message) = consumer.poll(patience) {
             give(message.expect("the broker answers").payload().expect("a value"));
