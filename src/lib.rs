@@ -60,6 +60,7 @@ pub mod sync;
 pub mod checkpoint;
 pub mod commit;
 
+mod blocks;
 pub mod control;
 pub mod job;
 pub mod observe;

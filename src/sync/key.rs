@@ -6,10 +6,11 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
 use super::number::canonical;
+use crate::blocks::Blocks;
 
 /// The hash of a key: all 128 bits of it where keys are told apart, the low 64 bits where workers are chosen.
 ///
@@ -137,14 +138,14 @@ const ARENA_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct KeyBuilder {
     types: KeyTypes,
-    arena: BytesMut,
+    arena: Blocks,
     scratch: String,
 }
 
 impl KeyBuilder {
     /// A builder of keys whose fields are equal as `types` says.
     pub fn new(types: KeyTypes) -> Self {
-        KeyBuilder { types, arena: BytesMut::new(), scratch: String::new() }
+        KeyBuilder { types, arena: Blocks::new(ARENA_BYTES), scratch: String::new() }
     }
 
     /// Adds a text.
@@ -180,7 +181,7 @@ impl KeyBuilder {
 
     /// The key of the fields added since the last one.
     pub fn build(&mut self) -> Key {
-        Key::new(self.arena.split().freeze())
+        Key::new(self.arena.split())
     }
 
     /// Forgets the fields added since the last key.
@@ -189,18 +190,15 @@ impl KeyBuilder {
     }
 
     fn field(&mut self, tag: u8, text: &str) {
-        let needed = text.len() + 1 + MAX_LENGTH_BYTES;
-        if self.arena.capacity() - self.arena.len() < needed {
-            self.arena.reserve(needed.max(ARENA_BYTES));
-        }
-        self.arena.put_u8(tag);
+        let arena = self.arena.room(text.len() + 1 + MAX_LENGTH_BYTES);
+        arena.put_u8(tag);
         let mut length = text.len();
         while length >= 0x80 {
-            self.arena.put_u8(length as u8 | 0x80);
+            arena.put_u8(length as u8 | 0x80);
             length >>= 7;
         }
-        self.arena.put_u8(length as u8);
-        self.arena.put_slice(text.as_bytes());
+        arena.put_u8(length as u8);
+        arena.put_slice(text.as_bytes());
     }
 }
 

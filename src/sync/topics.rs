@@ -19,6 +19,7 @@ use super::key::{Key, KeyBuilder, KeyTypes};
 use super::operator::synchronize;
 use super::options::Options;
 use super::record::{Entry, Output, Record};
+use crate::blocks::Blocks;
 use crate::codec::{Codec, Decoded, NewCodec, Refusal};
 use crate::dataflow::{Arrived, Flow, Input, Rejected};
 use crate::epoch::Epoch;
@@ -209,7 +210,7 @@ fn documents<'s>(
     let mut joined = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(joined);
     let mut delayed = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(delayed);
     builder.build(move |_capabilities| {
-        let mut buffer = BytesMut::new();
+        let mut blocks = Blocks::new(BUFFER_BYTES);
         move |_frontiers| {
             let (mut joined, mut delayed) = (joined.activate(), delayed.activate());
             input.for_each(|capability, outputs| {
@@ -217,20 +218,17 @@ fn documents<'s>(
                 let mut delayed = delayed.session_with_builder(&capability);
                 for output in outputs.drain(..) {
                     log(&output);
-                    if buffer.capacity() < BUFFER_BYTES / 8 {
-                        buffer.reserve(BUFFER_BYTES);
-                    }
                     match output {
                         Output::Joined { key, late, records } => {
                             let values = records.iter().enumerate().map(|(side, entry)| (side, &entry.payload));
-                            documents.joined(&mut buffer, &key, late, values);
-                            joined.give(document(&mut buffer, &key, records.iter()));
+                            documents.joined(blocks.room(room(&key, records.iter())), &key, late, values);
+                            joined.give(document(&mut blocks, &key, records.iter()));
                         }
                         Output::Delayed { key, records } => {
                             let present = records.iter().enumerate();
                             let values = present.filter_map(|(side, entry)| Some((side, &entry.as_ref()?.payload)));
-                            documents.delayed(&mut buffer, &key, values);
-                            delayed.give(document(&mut buffer, &key, records.iter().flatten()));
+                            documents.delayed(blocks.room(room(&key, records.iter().flatten())), &key, values);
+                            delayed.give(document(&mut blocks, &key, records.iter().flatten()));
                         }
                     }
                 }
@@ -240,13 +238,21 @@ fn documents<'s>(
     (joined_stream, delayed_stream)
 }
 
-/// The record of the document in the buffer: its key is the join key as it is printed, its time that of its newest side.
-fn document<'a>(buffer: &mut BytesMut, key: &Key, entries: impl Iterator<Item = &'a Entry<Bytes>>) -> OutputRecord {
+/// Bytes that a document and its key take, about: names of sides are short, and little is escaped in keys.
+fn room<'a>(key: &Key, entries: impl Iterator<Item = &'a Entry<Bytes>>) -> usize {
+    /// For names and punctuation.
+    const REST: usize = 256;
+    entries.map(|entry| entry.payload.len()).sum::<usize>() + 2 * key.bytes().len() + REST
+}
+
+/// The record of the document that was put into the open block: its key is the join key as it is printed, its time that of its
+/// newest side.
+fn document<'a>(blocks: &mut Blocks, key: &Key, entries: impl Iterator<Item = &'a Entry<Bytes>>) -> OutputRecord {
     use std::fmt::Write;
-    let value = buffer.split().freeze();
-    let written = write!(buffer, "{key}");
+    let value = blocks.split();
+    let written = write!(blocks.room(2 * key.bytes().len()), "{key}");
     debug_assert!(written.is_ok(), "memory takes everything");
-    let key = Some(buffer.split().freeze());
+    let key = Some(blocks.split());
     OutputRecord { key, value, timestamp: entries.map(|entry| entry.timestamp).max(), headers: vec![] }
 }
 

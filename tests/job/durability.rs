@@ -118,8 +118,9 @@ fn every_range_is_checkpointed_published_and_committed_in_this_order() {
         for (input, topic) in ["a", "b"].iter().enumerate() {
             for split in 0..2 {
                 let id = SplitId::numbered(topic, split);
+                // A worker whose reader is not open yet names no offset: nothing of its splits is in the range.
                 let offset = frames.values().find_map(|frames| frames[index].offsets[input].get(&id).copied());
-                below.extend((0..offset.unwrap().0).map(|offset| format!("{topic}[{split}]@{offset}")));
+                below.extend((0..offset.unwrap_or_default().0).map(|offset| format!("{topic}[{split}]@{offset}")));
             }
         }
         assert_eq!(written, below);

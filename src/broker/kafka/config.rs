@@ -31,7 +31,7 @@ const FIXED: [(&str, &str); 13] = [
 ];
 
 /// What a consumer of messages needs. See the page of the adapter for what each value trades.
-const CONSUMER: [(&str, &str); 9] = [
+const CONSUMER: [(&str, &str); 10] = [
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
     ("enable.partition.eof", "true"),
@@ -41,13 +41,15 @@ const CONSUMER: [(&str, &str); 9] = [
     ("fetch.max.bytes", "50000000"),
     // How long the broker may think before it says that there is nothing more: the age of our knowledge of being caught up.
     ("fetch.wait.max.ms", "100"),
-    // Read-ahead per partition: less starves the join, more is memory that no limit of the job sees.
-    ("queued.max.messages.kbytes", "16384"),
+    // One answer, in bytes, for each partition; smaller ones are read while they are in the caches.
+    ("fetch.message.max.bytes", "262144"),
+    // Read-ahead per partition: less starves the join, more is memory that no limit of the job sees, and cold when it is read.
+    ("queued.max.messages.kbytes", "2048"),
     // The pause after that read-ahead was full; the default of a second leaves gaps in a fast read.
     ("fetch.queue.backoff.ms", "10"),
 ];
 
-const PRODUCER: [(&str, &str); 8] = [
+const PRODUCER: [(&str, &str); 9] = [
     ("enable.idempotence", "true"),
     ("acks", "all"),
     // What Java's clients do with the same key, so that the partitions of all writers agree.
@@ -56,9 +58,12 @@ const PRODUCER: [(&str, &str); 8] = [
     ("linger.ms", "1"),
     // The largest record, in bytes; the broker's own limit (message.max.bytes, default 1 MiB) must allow it too.
     ("message.max.bytes", "50000000"),
-    // Records on their way, in KiB; beyond it the writer waits, which is the back-pressure.
+    // Records on their way, and their size in KiB; beyond it the writer waits, which is the back-pressure. The size must allow
+    // the largest record, the number is for those of ordinary size: what is on its way is there twice.
+    ("queue.buffering.max.messages", "16384"),
     ("queue.buffering.max.kbytes", "131072"),
-    ("queue.buffering.max.messages", "100000"),
+    // A range is there when nothing is on its way any more; who was delivered is not asked.
+    ("delivery.report.only.error", "true"),
     // Never: how long to try is decided where a record that was given up is not sent once more under another number.
     ("message.timeout.ms", "0"),
 ];

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use rdkafka::ClientContext;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
@@ -14,6 +13,7 @@ use super::error::classify;
 use super::ffi::{self, Failure, MessageRef, Queue, What};
 use super::splits::{Phase, Place, Splits, State};
 use super::topics::Names;
+use crate::blocks::Blocks;
 use crate::epoch::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Message, Offset, SplitId};
@@ -23,8 +23,6 @@ use crate::source::{Assignment, Batch, Evidence, OnLost, Progress, Reader};
 const MAX_MESSAGES: usize = 4096;
 /// Bytes of keys and values per call, and of a block that they are copied to.
 const MAX_BYTES: usize = 1 << 20;
-/// Larger values get memory of their own: no block holds them and no block is thrown away half empty for them.
-const LARGE_BYTES: usize = MAX_BYTES / 8;
 
 /// The client counts in milliseconds, and burns what is less of them in a loop.
 fn whole_millis(wait: Duration) -> Duration {
@@ -43,8 +41,8 @@ pub(super) struct KafkaReader {
     pub(super) touched: Vec<Place>,
     /// An error that came behind messages: it is the answer to the next call.
     failed: Option<Error>,
-    /// Where keys and values go: messages share it, so that none costs an allocation.
-    block: BytesMut,
+    /// Where keys and values go: messages share them, so that none costs an allocation.
+    blocks: Blocks,
     pub(super) clock: SystemClock,
     /// When splits without messages ask for their ends again, on the monotonic clock.
     pub(super) probe_at: Duration,
@@ -65,7 +63,7 @@ impl KafkaReader {
             splits: Splits::default(),
             touched: Vec::new(),
             failed: None,
-            block: BytesMut::new(),
+            blocks: Blocks::new(MAX_BYTES),
             clock: SystemClock::new(),
             probe_at: Duration::ZERO,
             settle_at: Duration::ZERO,
@@ -94,20 +92,8 @@ impl KafkaReader {
         classify(error, ErrorKind::Read, format!("{} of {} cannot be assigned", self.splits.name(place), self.name))
     }
 
-    /// Copies bytes into the shared block, or into memory of their own.
-    fn keep(block: &mut BytesMut, bytes: &[u8]) -> Bytes {
-        if bytes.len() > LARGE_BYTES {
-            return Bytes::copy_from_slice(bytes);
-        }
-        if block.capacity() < bytes.len() {
-            *block = BytesMut::with_capacity(MAX_BYTES);
-        }
-        block.extend_from_slice(bytes);
-        block.split().freeze()
-    }
-
     /// Takes a message that the client gave. Returns its size.
-    fn take(state: &mut State, block: &mut BytesMut, from: MessageRef<'_>, batch: &mut Batch) -> usize {
+    fn take(state: &mut State, blocks: &mut Blocks, from: MessageRef<'_>, batch: &mut Batch) -> usize {
         let offset = from.offset();
         // What the client still had of a split that was detached meanwhile will be, or was, read elsewhere.
         if !state.gives() || offset < state.next {
@@ -120,12 +106,12 @@ impl KafkaReader {
         }
         state.next = offset + 1;
         state.read = state.read.max(state.next);
-        let value = from.value().map(|value| Self::keep(block, value));
+        let value = from.value().map(|value| blocks.copy(value));
         let mut message = Message::new(state.id, Offset(offset), Offset(state.next), value);
-        message.key = from.key().map(|key| Self::keep(block, key));
+        message.key = from.key().map(|key| blocks.copy(key));
         (message.timestamp, message.timestamp_type) = from.timestamp();
         for (name, value) in from.headers() {
-            message.headers.push((name.into_owned(), value.map(|value| Self::keep(block, value))));
+            message.headers.push((name.into_owned(), value.map(|value| blocks.copy(value))));
         }
         let size = message.size();
         batch.messages.push(message);
@@ -160,7 +146,7 @@ impl KafkaReader {
                     let Some((place, state)) = place.and_then(|place| Some((place, self.splits.get(place)?))) else {
                         continue;
                     };
-                    bytes += Self::take(state, &mut self.block, message, batch);
+                    bytes += Self::take(state, &mut self.blocks, message, batch);
                     if last.replace(place) != Some(place) {
                         self.touched.push(place);
                     }
