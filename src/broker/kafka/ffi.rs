@@ -1,4 +1,4 @@
-//! The queue of a consumer, read without rdkafka's wrapper, and [`rights`]: the only unsafe code of the adapter.
+//! The queue of a consumer, read without rdkafka's wrapper, with [`lend`] and [`rights`]: the only unsafe code of the adapter.
 //!
 //! The wrapper leaves out what several topics in one reader need: of an "end of partition" its topic and its offset, and of an
 //! error the partition it is about. It also allocates for every message, and panics at header names that are not UTF-8.
@@ -18,6 +18,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use super::client::KafkaConsumer;
 use crate::message::TimestampType;
 
+pub(super) mod lend;
 pub(super) mod rights;
 
 /// What a consumer has to say: messages of its partitions, their ends, and errors.

@@ -1,18 +1,20 @@
 //! Writes records with an idempotent producer that the writer's own thread polls.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
 
 use super::client::Context;
 use super::config::topic_problem;
 use super::error::classify;
+use super::ffi::lend::Lender;
 use super::output_topics::{OutputTopics, max_message_bytes};
 use crate::broker::{CreateTopics, dead_letter, outbox};
 use crate::epoch::{Clock, Epoch, SystemClock};
@@ -55,6 +57,8 @@ impl Sink for KafkaSink {
         if !problems.is_empty() {
             return Err(Error::config(&problems));
         }
+        // Checked names hold no zero bytes.
+        let native = context.entities.iter().map(|topic| CString::new(topic.as_str()).unwrap_or_default()).collect();
         let producer: BaseProducer<Deliveries> = self
             .config
             .create_with_context(Deliveries::default())
@@ -65,10 +69,11 @@ impl Sink for KafkaSink {
             name: self.name.clone(),
             config: self.config.clone(),
             topics: context.entities.clone(),
+            native,
             dead_letter: context.dead_letter,
             limits: BTreeMap::new(),
             outbox: context.outbox,
-            producer,
+            producer: Lender::new(producer),
             clock: SystemClock::new(),
             open: Vec::new(),
             ranges: VecDeque::new(),
@@ -170,11 +175,13 @@ struct KafkaWriter {
     name: String,
     config: ClientConfig,
     topics: Vec<String>,
+    /// The same for the client.
+    native: Vec<CString>,
     dead_letter: Option<Entity>,
     /// The largest batches that topics take, as far as they were asked for.
     limits: BTreeMap<Entity, Option<u64>>,
     outbox: bool,
-    producer: BaseProducer<Deliveries>,
+    producer: Lender<Deliveries>,
     clock: SystemClock,
     /// Written, not yet prepared.
     open: Vec<(Epoch, Entity, OutputRecord)>,
@@ -194,7 +201,7 @@ impl KafkaWriter {
     fn failure(&self, error: KafkaError, entity: Entity) -> Error {
         let topic = self.topics.get(entity.0).map_or("", String::as_str);
         let tried = format!("cannot write to topic {topic:?} of {}", self.name);
-        let client = self.producer.client();
+        let client = self.producer.producer().client();
         match client.fatal_error().filter(|_| error.rdkafka_error_code() == Some(Code::Fatal)) {
             Some((code, text)) => {
                 classify(KafkaError::MessageProduction(code), ErrorKind::Write, format!("{tried}: {text}"))
@@ -204,26 +211,13 @@ impl KafkaWriter {
     }
 
     /// Hands a record to the producer. `false`: its queue is full.
-    fn send(&self, index: usize, entity: Entity, record: &OutputRecord) -> Result<Result<bool, KafkaError>> {
-        let mut message =
-            BaseRecord::<[u8], [u8], usize>::with_opaque_to(self.topic(entity)?, index).payload(&record.value);
-        if let Some(key) = &record.key {
-            message = message.key(key);
-        }
-        if let Some(time) = record.timestamp.and_then(|time| i64::try_from(time).ok()) {
-            message = message.timestamp(time);
-        }
-        if !record.headers.is_empty() {
-            let headers = record.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-                headers.insert(Header { key, value: value.as_deref() })
-            });
-            message = message.headers(headers);
-        }
-        match self.producer.send(message) {
-            Ok(()) => Ok(Ok(true)),
-            Err((KafkaError::MessageProduction(Code::QueueFull), _)) => Ok(Ok(false)),
-            Err((error, _)) => Ok(Err(error)),
-        }
+    fn send(&mut self, index: usize, entity: Entity, record: &OutputRecord) -> Result<Result<bool, KafkaError>> {
+        self.topic(entity)?;
+        Ok(match self.producer.send(&self.native[entity.0], record, index) {
+            Ok(()) => Ok(true),
+            Err(Code::QueueFull) => Ok(false),
+            Err(code) => Err(KafkaError::MessageProduction(code)),
+        })
     }
 
     /// Hands to the producer what is left of a range, until its queue is full.
@@ -249,9 +243,10 @@ impl KafkaWriter {
         let mut nap = NAP.0;
         loop {
             self.hand_over(range)?;
-            let before = self.producer.in_flight_count();
-            self.producer.poll(Duration::ZERO);
-            let on_the_way = self.producer.in_flight_count();
+            let producer = self.producer.producer();
+            let before = producer.in_flight_count();
+            producer.poll(Duration::ZERO);
+            let on_the_way = producer.in_flight_count();
             if on_the_way > 0 && on_the_way == before {
                 std::thread::sleep(nap);
                 nap = (nap * 2).min(NAP.1);
@@ -261,6 +256,7 @@ impl KafkaWriter {
             self.take_failures(range)?;
             let left = range.left();
             if on_the_way == 0 && left == 0 && !range.send_next_alone() {
+                self.producer.settle();
                 return Ok(());
             }
             if self.clock.monotonic() > deadline {
@@ -276,7 +272,7 @@ impl KafkaWriter {
     fn take_failures(&mut self, range: &mut Range) -> Result<()> {
         let mut first = None;
         let mut again = Vec::new();
-        for (index, error) in self.producer.context().take() {
+        for (index, error) in self.producer.producer().context().take() {
             if !refuses(&error) {
                 again.push(index);
                 first.get_or_insert((error, range.records[index].0));
