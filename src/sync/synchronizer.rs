@@ -251,7 +251,7 @@ impl<P: Payload> Synchronizer<P> {
             }
         }
         if end {
-            pass.retire_all(&mut self.due);
+            pass.retire_all();
             self.collided.clear();
         }
         (pass.updates, pass.counts)
@@ -425,15 +425,17 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
     }
 
     /// The end of all input: every key that waits is delayed, and everything is forgotten.
-    fn retire_all(&mut self, due: &mut Vec<(KeyHash, State)>) {
-        due.clear();
-        due.reserve_exact(self.store.keys()); // all that a worker knows: it is not to be there twice
-        self.wheel.take_all(|deadline, ticket| due.extend(self.store.due(deadline, ticket)));
-        due.sort_unstable();
-        due.dedup();
-        self.updates.reserve_exact(due.len());
-        for &(hash, state) in due.iter() {
-            self.change(hash, Some(state), None);
+    fn retire_all(&mut self) {
+        // All that a worker knows: it is not to be there twice.
+        let mut all = Vec::new();
+        all.reserve_exact(self.store.keys() + self.updates.len());
+        self.wheel.take_all(|deadline, ticket| {
+            let known = self.store.due(deadline, ticket);
+            all.extend(known.map(|(key, value)| Update { key, value, diff: -1 }));
+        });
+        all.sort_unstable_by_key(|update| (update.key, update.value));
+        all.dedup();
+        for &Update { value: state, .. } in &all {
             if state.is_finished() {
                 self.store.forget(state, self.time);
                 continue;
@@ -450,7 +452,9 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
                 (self.give)(Output::Delayed { key, records });
             }
         }
-        consolidate(&mut self.updates);
+        all.append(&mut self.updates);
+        consolidate(&mut all);
+        self.updates = all;
     }
 }
 

@@ -21,8 +21,9 @@ use crate::source::{Assignment, Batch, Evidence, OnLost, Progress, Reader};
 
 /// Messages per call. More makes the caller wait for the first one, fewer cost a call each.
 const MAX_MESSAGES: usize = 4096;
-/// Bytes of keys and values per call, and of a block that they are copied to.
-const MAX_BYTES: usize = 1 << 20;
+/// Bytes of keys and values per call, and of a block that they are copied to. More is memory on its way; less costs a wake-up of
+/// the worker each.
+const MAX_BYTES: usize = 256 << 10;
 
 /// The client counts in milliseconds, and burns what is less of them in a loop.
 fn whole_millis(wait: Duration) -> Duration {
