@@ -69,7 +69,7 @@ fn rate(messages: usize, mut there_and_back: impl FnMut()) -> f64 {
 
 fn main() {
     #[cfg(feature = "mimalloc")]
-    syncline::allocator::keep_freed_memory(); // as the binary does
+    syncline::allocator::tune(); // as the binary does
     let smoke = std::env::args().any(|arg| arg == "--smoke");
     println!("codec: {}", machine());
     let records = records();

@@ -40,7 +40,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
-    syncline::allocator::keep_freed_memory(); // as the binary does
+    syncline::allocator::tune(); // as the binary does
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let [child, broker, waiting, seconds] = &args[..]
         && child == CHILD

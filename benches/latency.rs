@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
-    syncline::allocator::keep_freed_memory(); // as the binary does
+    syncline::allocator::tune(); // as the binary does
     let smoke = std::env::args().any(|arg| arg == "--smoke");
     let seconds = if smoke { 1 } else { 30 };
     println!("latency: {}", machine());

@@ -36,7 +36,7 @@ const PEER: &str = "--peer";
 
 fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
-    syncline::allocator::keep_freed_memory(); // as the binary does
+    syncline::allocator::tune(); // as the binary does
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some(PEER) = args.first().map(String::as_str) {
         let (window, disorder) = (1000 * WINDOW_SECONDS, 1000 * DISORDER_SECONDS);

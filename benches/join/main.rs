@@ -29,7 +29,7 @@ const BASE: Load = Load { sides: 2, epoch: 10_000, records: 2_500_000, live: 1_0
 
 fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
-    syncline::allocator::keep_freed_memory(); // as the binary does
+    syncline::allocator::tune(); // as the binary does
     if std::env::args().any(|arg| arg == "--smoke") {
         smoke();
         return ExitCode::SUCCESS;

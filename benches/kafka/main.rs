@@ -44,7 +44,7 @@ const OUTPUTS: [&str; 2] = ["fasten.joined.out", "fasten.delayed.out"];
 
 fn main() -> ExitCode {
     #[cfg(feature = "mimalloc")]
-    syncline::allocator::keep_freed_memory(); // as the binary does
+    syncline::allocator::tune(); // as the binary does
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--peer", hosts] => {
