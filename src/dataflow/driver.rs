@@ -15,6 +15,7 @@ use crate::dataflow::clock::{Alarm, Alarms, Heard, Report, ring};
 use crate::dataflow::input::{Handle, Taken};
 use crate::dataflow::output::WriterThread;
 use crate::dataflow::progress::{SharedIntakes, Watch};
+use crate::dataflow::wake::Waker;
 use crate::dataflow::{Gauges, Rejected};
 use crate::epoch::{Clock, Epoch};
 use crate::error::{Error, ErrorKind, Result};
@@ -79,7 +80,13 @@ pub(crate) struct Driver {
     pub gauges: Vec<Rc<Gauges>>,
     /// Everything below it was retired.
     pub bound: Epoch,
-    pub last_durable: Cell<Option<Epoch>>,
+    /// The frontiers of what is durable and of what is published, as they were last.
+    pub stages: Cell<Option<[Epoch; 2]>>,
+    pub waker: Waker,
+    /// When the inputs were found empty after something had come, on the monotonic clock.
+    pub drained: Option<Duration>,
+    /// The inputs are left alone until a wait ends: readers need not wake the worker.
+    pub naps: bool,
     pub status: Arc<Status>,
 }
 
@@ -102,7 +109,8 @@ impl Driver {
         while !self.control.has_failed() {
             match self.poll() {
                 Ok(Some(wait)) => {
-                    worker.step_or_park(wait.map(|wait| self.clock.patience(wait)));
+                    let wait = wait.map(|wait| self.clock.patience(wait));
+                    self.waker.step_or_park(worker, wait, self.naps);
                 }
                 Ok(None) => break,
                 Err(error) => self.control.fail(error),
@@ -139,6 +147,7 @@ impl Driver {
 
     /// Does what can be done now; says how long to wait for more, or `None` if all is done.
     fn poll(&mut self) -> Result<Option<Option<Duration>>> {
+        self.naps = false;
         self.follow();
         if self.heard.failed.get() {
             return Err(Error::new(ErrorKind::Cluster, "a worker of the job has failed; its process says why"));
@@ -156,11 +165,12 @@ impl Driver {
             self.close();
         }
         let stalled = self.is_stalled()?;
-        while !stalled && !self.pacer.is_full() && self.take() {
-            if self.unaligned >= ALIGN_RECORDS {
-                self.align();
-            }
+        let mut rest = self.rest();
+        if !stalled && rest.is_none() {
+            self.take_all();
+            rest = self.rest();
         }
+        self.naps = rest.is_some(); // so the wait must end with the rest, whatever comes meanwhile
         let news = self.heard.told.borrow_mut().take_news();
         if news {
             self.align();
@@ -179,7 +189,7 @@ impl Driver {
                 self.close();
                 Ok(Some(Some(Duration::ZERO)))
             }
-            Decision::Wait(wait) => Ok(Some(wait)),
+            Decision::Wait(wait) => Ok(Some(wait.into_iter().chain(rest).min())),
         }
     }
 
@@ -193,6 +203,29 @@ impl Driver {
             self.control.stop();
         }
         ring(&self.alarms, Alarm::Stop);
+    }
+
+    /// How long the inputs are left alone. While little comes, it comes in very small batches, each of which would cost a wake-up
+    /// and a round through the dataflow; so nobody looks for more within the time in which an epoch cannot be closed anyway.
+    fn rest(&self) -> Option<Duration> {
+        let since = self.clock.monotonic().saturating_sub(self.drained?);
+        self.pacing.min_epoch.checked_sub(since).filter(|rest| !rest.is_zero())
+    }
+
+    /// Takes what the readers have sent, as far as there is room.
+    fn take_all(&mut self) {
+        self.drained = None;
+        let mut any = false;
+        while !self.pacer.is_full() {
+            if !self.take() {
+                self.drained = any.then(|| self.clock.monotonic());
+                break;
+            }
+            any = true;
+            if self.unaligned >= ALIGN_RECORDS {
+                self.align();
+            }
+        }
     }
 
     /// Takes one batch of every input; says whether there was any.
@@ -357,12 +390,12 @@ impl Driver {
     /// Follows the frontiers that come back.
     fn follow(&mut self) {
         self.pacer.finish(frontier(&self.complete));
-        let durable = frontier(&self.watch.durable);
-        if self.last_durable.replace(Some(durable)) != Some(durable) {
+        let stages = [&self.watch.durable, &self.watch.published].map(frontier);
+        if self.stages.replace(Some(stages)) != Some(stages) {
             self.watch.ranges.activate();
         }
         let waiting = self.waiting.iter().map(frontier).min().unwrap_or(Epoch::MAX);
-        let published = frontier(&self.watch.published);
+        let [_, published] = stages;
         self.heard.forget(published);
         while self.unpublished.0.front().is_some_and(|(epoch, _)| *epoch < published) {
             self.unpublished.1 -= self.unpublished.0.pop_front().map_or(0, |(_, bytes)| bytes);

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use differential_dataflow::{AsCollection, ExchangeData, VecCollection};
@@ -13,17 +13,17 @@ use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::operators::vec::{Filter, Map};
 use timely::dataflow::operators::{Concat, Input as _, Probe};
 use timely::dataflow::{ProbeHandle, Scope, Stream};
-use timely::scheduling::SyncActivator;
 use timely::worker::Worker;
 
 use crate::checkpoint::Store;
 use crate::codec::NewCodec;
-use crate::control::{Control, Wake};
+use crate::control::Control;
 use crate::dataflow::clock::{Alarms, Heard, Report, alarms, clock};
 use crate::dataflow::driver::{Driver, farewell};
 use crate::dataflow::input::{Data, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
 use crate::dataflow::progress::{SharedIntakes, Stages, StoreThread, stages};
+use crate::dataflow::wake::Waker;
 use crate::dataflow::{Arrived, Gauges, Read, Rejected, TIMED, Tick};
 use crate::epoch::{Clock, Epoch};
 use crate::error::{Error, ErrorKind, Result};
@@ -128,7 +128,7 @@ pub(crate) struct JobContext {
 pub struct Flow<'s> {
     context: Arc<JobContext>,
     scope: Scope<'s, Epoch>,
-    wake: LateWake,
+    wake: Waker,
     intakes: SharedIntakes,
     rejected: Stream<'s, Epoch, Vec<Rejected>>,
     reports: Stream<'s, Epoch, Vec<Report>>,
@@ -174,7 +174,7 @@ impl<'s> Flow<'s> {
             clock: Arc::clone(&context.clock),
             control: context.control.clone(),
             status: Arc::clone(&context.status),
-            wake: self.wake.wake(),
+            wake: self.wake.nudge(),
         };
         let reader = reader.spawn()?;
         let intake = TypedIntake::new(
@@ -289,7 +289,7 @@ impl<'s> Flow<'s> {
             status: Arc::clone(&self.context.status),
         };
         let name = format!("write-{output}-{}", slot.0);
-        let writer = Rc::new(WriterThread::spawn(spec, name, self.wake.wake())?);
+        let writer = Rc::new(WriterThread::spawn(spec, name, self.wake.answer())?);
         self.writers.push(Rc::clone(&writer));
         self.marks.push(write(streams, writer, self.scope));
         Ok(())
@@ -322,21 +322,6 @@ impl<'s> Flow<'s> {
     /// What ends the job.
     pub fn control(&self) -> Control {
         self.context.control.clone()
-    }
-}
-
-/// Wakes a worker from other threads, once its dataflow is there.
-#[derive(Clone, Default)]
-struct LateWake(Arc<OnceLock<Vec<SyncActivator>>>);
-
-impl LateWake {
-    fn wake(&self) -> Wake {
-        let activators = Arc::clone(&self.0);
-        Arc::new(move || {
-            for activator in activators.get().into_iter().flatten() {
-                let _ = activator.activate(); // an error says that the worker has ended
-            }
-        })
     }
 }
 
@@ -373,7 +358,7 @@ fn build_worker(
     let restored = store.load()?;
     store.manifest(worker.peers())?;
     let index = worker.index();
-    let wake = LateWake::default();
+    let wake = Waker::new();
     let epoch = context.clock.wall().max(restored.above);
     let (driver, addresses) = worker.dataflow::<Epoch, _, _>(|scope| -> Result<_> {
         let (mut reports_in, reports) = scope.new_input::<Vec<Report>>();
@@ -404,7 +389,7 @@ fn build_worker(
         let store = match flow.store.keeps() {
             true => {
                 let name = format!("store-{index}");
-                Some(StoreThread::spawn(flow.store, name, context.control.clone(), wake.wake())?)
+                Some(StoreThread::spawn(flow.store, name, context.control.clone(), wake.answer())?)
             }
             false => None,
         };
@@ -450,7 +435,10 @@ fn build_worker(
             writers_ready: 0,
             gauges: flow.gauges,
             bound: 0,
-            last_durable: None.into(),
+            stages: None.into(),
+            waker: wake.clone(),
+            drained: None,
+            naps: false,
             status: Arc::clone(&context.status),
             watch,
         };
@@ -459,7 +447,7 @@ fn build_worker(
     let mut paths: Vec<Vec<usize>> = addresses.iter().map(|address| address.to_vec()).collect();
     paths.extend(driver.watch.answers.iter().map(|path| path.to_vec()));
     let activators = paths.into_iter().map(|path| worker.sync_activator_for(path)).collect();
-    let _ = wake.0.set(activators); // it was never set before
-    context.control.on_wake(wake.wake());
+    wake.set(activators);
+    context.control.on_wake(wake.answer());
     Ok(driver)
 }

@@ -9,6 +9,7 @@ mod flow;
 mod input;
 mod output;
 mod progress;
+mod wake;
 
 use std::cell::Cell;
 

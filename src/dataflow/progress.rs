@@ -8,7 +8,7 @@
 //! frontier behind Checkpoint says what is durable on all workers, and the one behind Publish is the bound.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ pub(crate) struct Watch {
     pub durable: ProbeHandle<Epoch>,
     /// What is published on all workers: the bound.
     pub published: ProbeHandle<Epoch>,
-    /// To be activated when `durable` has moved (on worker 0, which decides the next range then).
+    /// To be activated when `durable` or `published` has moved (on worker 0, which decides the next range then).
     pub ranges: Activator,
     /// The operators to be activated when a thread has answered.
     pub answers: Vec<Rc<[usize]>>,
@@ -68,12 +68,11 @@ pub(crate) struct Watch {
 /// Builds the stages behind the marks of content.
 pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<()>>, stages: Stages) -> Watch {
     let Stages { writers, store, offsets_at, heard, status } = stages;
-    let durable = ProbeHandle::new();
-    let (ranges, ranges_activator) = decide(marks, durable.clone());
+    let (durable, published) = (ProbeHandle::new(), ProbeHandle::new());
+    let (ranges, ranges_activator) = decide(marks, durable.clone(), published.clone());
     let mut answers = vec![];
     let (prepared, address) = prepare(ranges.broadcast(), writers.clone());
     answers.push(address);
-    let published = ProbeHandle::new();
     let (frames, address) = checkpoint(prepared, store, offsets_at, heard, published.clone());
     answers.push(address);
     let (done, address) = publish(frames.probe_with(&durable), writers);
@@ -82,10 +81,15 @@ pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<()>>, stages: Stages) -> W
     Watch { durable, published, ranges: ranges_activator, answers }
 }
 
-/// Worker 0 closes a range as soon as finished epochs have content and the last range is durable.
+/// How many ranges may be unpublished until the next one waits, and grows: one is being published, the next is at hand. More would
+/// be small ones that stand in a queue, each with the cost of a whole one.
+const MOST_UNPUBLISHED: usize = 2;
+
+/// Worker 0 closes a range as soon as finished epochs have content, the last range is durable, and few are to be published.
 fn decide<'s>(
     marks: Stream<'s, Epoch, Vec<()>>,
     durable: ProbeHandle<Epoch>,
+    published: ProbeHandle<Epoch>,
 ) -> (Stream<'s, Epoch, Vec<Range>>, Activator) {
     let scope = marks.scope();
     let decides = scope.index() == 0;
@@ -94,14 +98,18 @@ fn decide<'s>(
         activator = Some(scope.activator_for(info.address));
         let mut capability = decides.then_some(capability);
         let mut content: BTreeSet<Epoch> = BTreeSet::new(); // epochs with content at or above the capability
-        let mut last: Option<Epoch> = None; // the time at which the last range travels
+        let mut unpublished: VecDeque<Epoch> = VecDeque::new(); // the times at which ranges travel
         let mut next: Option<Epoch> = None; // the upper end of the last range: the next one begins there, so that none is left out
         move |(input, frontier), output| {
             input.for_each(|capability, _marks| {
                 content.insert(*capability.least().expect(TIMED));
             });
             let Some(held) = &mut capability else { return };
-            if last.is_some_and(|time| durable.less_equal(&time)) {
+            while unpublished.front().is_some_and(|time| !published.less_equal(time)) {
+                unpublished.pop_front();
+            }
+            let last = unpublished.back(); // what is published is durable
+            if unpublished.len() >= MOST_UNPUBLISHED || last.is_some_and(|time| durable.less_equal(time)) {
                 return;
             }
             let time = *held.time();
@@ -109,7 +117,8 @@ fn decide<'s>(
             let upper = frontier.unwrap_or_else(|| content.last().map_or(time, |epoch| epoch + 1));
             if content.first().is_some_and(|epoch| *epoch < upper) {
                 output.session(&*held).give(Range { lower: next.unwrap_or(time), upper });
-                (last, next) = (Some(time), Some(upper));
+                unpublished.push_back(time);
+                next = Some(upper);
                 content = content.split_off(&upper);
             }
             match frontier {

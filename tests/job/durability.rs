@@ -144,6 +144,24 @@ fn nothing_is_visible_or_committed_before_the_store_has_it() {
 }
 
 #[test]
+fn while_publishing_stands_still_what_follows_becomes_one_range() {
+    let (broker, log, gate, quiet) = (broker(), Log::default(), Gate::new(false), Trouble::default());
+    let sources = ["a", "b"].map(|topic| source(&broker, topic, &log, &quiet));
+    let job = Job::new(GROUP).retry(eager());
+    let running = Running::start(job, 1, copy(&sources, &sink(&broker, &log, &gate, &quiet)));
+    for round in 1..=20 {
+        feed(&broker, 4);
+        running.wait_read(4 * round); // so each round has epochs of its own
+    }
+    gate.open();
+    until("the output is there", || outputs(&broker).len() == 80);
+    running.stop().unwrap();
+    let published = log.events().iter().filter(|event| matches!(event, Event::Published { .. })).count();
+    // One that was being published, one at hand, and the rest.
+    assert!(published <= 3, "{published} ranges");
+}
+
+#[test]
 fn a_store_that_fails_ends_the_job_and_its_range_is_never_seen() {
     let (broker, log) = (broker(), Log::default());
     let running = start(&broker, &log, &Gate::new(true), Some(3), 2);

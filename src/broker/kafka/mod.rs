@@ -52,8 +52,11 @@
 //! refuses one.
 //!
 //! Limits: a message of at most 50,000,000 bytes (the broker's `message.max.bytes` and the topic's `max.message.bytes` must
-//! allow it); read-ahead of 16 MiB and one answer (50 MB at most) per partition; 128 MiB on their way to the broker; 2^24
-//! partitions. gzip, snappy, lz4 and zstd are read and written.
+//! allow it); read-ahead of 2 MiB per partition, and one answer of 256 KiB, or one larger message; 16,384 records or 128 MiB on
+//! their way to the broker; 2^24 partitions. gzip, snappy, lz4 and zstd are read and written.
+//!
+//! One answer per round trip: a broker that is far away wants larger ones (`fetch.message.max.bytes`, with more read-ahead,
+//! `queued.max.messages.kbytes`), which cost memory for every partition.
 //!
 //! Security: TLS, certificates of the client, SASL PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, by the client's own properties
 //! (`security.protocol`, `ssl.*`, `sasl.*`). GSSAPI (needs libsasl2) and OAUTHBEARER (needs an HTTP client) are refused by name.
