@@ -17,7 +17,7 @@ use crate::dataflow::output::WriterThread;
 use crate::dataflow::progress::{SharedIntakes, Watch};
 use crate::dataflow::wake::Waker;
 use crate::dataflow::{Gauges, Rejected};
-use crate::epoch::{Clock, Epoch};
+use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{AheadInput, Status};
 use crate::pacing::{Decision, Pacer, Pacing};
@@ -83,8 +83,9 @@ pub(crate) struct Driver {
     /// The frontiers of what is durable and of what is published, as they were last.
     pub stages: Cell<Option<[Epoch; 2]>>,
     pub waker: Waker,
-    /// When the inputs were found empty after something had come, on the monotonic clock.
+    /// When the inputs were found empty after something had come, in the time in which threads wait, whatever the job's clock says.
     pub drained: Option<Duration>,
+    pub threads_clock: SystemClock,
     /// The inputs are left alone until a wait ends: readers need not wake the worker.
     pub naps: bool,
     pub status: Arc<Status>,
@@ -208,7 +209,7 @@ impl Driver {
     /// How long the inputs are left alone. While little comes, it comes in very small batches, each of which would cost a wake-up
     /// and a round through the dataflow; so nobody looks for more within the time in which an epoch cannot be closed anyway.
     fn rest(&self) -> Option<Duration> {
-        let since = self.clock.monotonic().saturating_sub(self.drained?);
+        let since = self.threads_clock.monotonic().saturating_sub(self.drained?);
         self.pacing.min_epoch.checked_sub(since).filter(|rest| !rest.is_zero())
     }
 
@@ -218,7 +219,7 @@ impl Driver {
         let mut any = false;
         while !self.pacer.is_full() {
             if !self.take() {
-                self.drained = any.then(|| self.clock.monotonic());
+                self.drained = any.then(|| self.threads_clock.monotonic());
                 break;
             }
             any = true;

@@ -25,7 +25,7 @@ use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
 use crate::dataflow::progress::{SharedIntakes, Stages, StoreThread, stages};
 use crate::dataflow::wake::Waker;
 use crate::dataflow::{Arrived, Gauges, Read, Rejected, TIMED, Tick};
-use crate::epoch::{Clock, Epoch};
+use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Status;
 use crate::pacing::{Pacer, Pacing};
@@ -438,6 +438,7 @@ fn build_worker(
             stages: None.into(),
             waker: wake.clone(),
             drained: None,
+            threads_clock: SystemClock::new(),
             naps: false,
             status: Arc::clone(&context.status),
             watch,
