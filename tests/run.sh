@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 TOTAL=1800 # seconds, on two cores from an empty target folder
 
 # One profile and one set of features, so that everything compiles once; clippy sits in the compiler's place in that build,
-# also in those of examples and benches.
+# also in those of examples and benches (the odd word is the driver's own separator of its arguments).
 flags=(--profile ci --features kafka)
 export RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 

@@ -68,6 +68,10 @@ const PRODUCER: [(&str, &str); 9] = [
     ("message.timeout.ms", "0"),
 ];
 
+/// Second names of properties that have a value of ours. The client would take whichever name it comes to last.
+const ALIASES: [(&str, &str); 2] =
+    [("max.partition.fetch.bytes", "fetch.message.max.bytes"), ("queue.buffering.max.ms", "linger.ms")];
+
 /// The configuration of a consumer. Finds every problem that can be found without a connection.
 pub(super) fn consumer(hosts: &str, options: &BrokerOptions) -> Result<ClientConfig> {
     let mut config = build(hosts, options, &CONSUMER)?;
@@ -114,7 +118,8 @@ fn build(hosts: &str, options: &BrokerOptions, ours: &[(&str, &str)]) -> Result<
         } else if let Err(error) = ClientConfig::new().set(name, value).create_native_config() {
             problems.push(property_problem(name, value, &error));
         } else {
-            config.set(name, value);
+            let alias = ALIASES.iter().find(|(alias, _)| alias == name);
+            config.set(alias.map_or(name.as_str(), |(_, ours)| ours), value);
         }
     }
     problems.extend(security::problems(options));
@@ -188,6 +193,11 @@ mod tests {
                 .unwrap();
         assert_eq!(config.get("isolation.level"), Some("read_uncommitted"));
         assert_eq!(config.get("group.id"), Some("g"));
+        let config = consumer("a:1", &options(&[("max.partition.fetch.bytes", "1048576")])).unwrap();
+        assert_eq!(config.get("fetch.message.max.bytes"), Some("1048576"), "a second name is the same property");
+        assert_eq!(config.get("max.partition.fetch.bytes"), None);
+        let config = producer("a:1", &options(&[("queue.buffering.max.ms", "5")])).unwrap();
+        assert_eq!(config.get("linger.ms"), Some("5"));
         assert!(!format!("{config:?}").contains("hush"));
         assert!(producer("a:1,b:2", &options(&[("compression.type", "gzip")])).is_ok());
         let error = producer("a:1", &options(&[("sasl.password", "hu\0sh")])).unwrap_err();
