@@ -4,13 +4,15 @@
 //! 2026-01-31T12:00:00.123456Z  INFO job started worker=0 epoch=1769860800123
 //! ```
 //!
-//! `SYNCLINE_LOG` chooses what is logged, in the words of `tracing`: `debug`, `warn,syncline::sync=trace`. Without it: `info`; `warn` on
+//! `SYNCLINE_LOG` chooses what is logged, by level and module: `debug`, `warn,syncline::sync=trace`. Without it: `info`; `warn` on
 //! a terminal, where the progress line says the rest.
 
 use std::io::{IsTerminal, Write};
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::{MakeWriter, layer};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::args::Problem;
 
@@ -26,20 +28,19 @@ pub fn start() -> Result<(), Problem> {
     let terminal = std::io::stderr().is_terminal();
     let default = if terminal { "warn" } else { "info" };
     let filter = filter(std::env::var(VARIABLE).ok().as_deref(), default)?;
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = layer()
         .with_target(false)
         .with_ansi(terminal)
         .log_internal_errors(false) // it would panic on a standard error that is gone
         .with_writer(Stderr { terminal });
     // An embedding program that has set its own subscriber keeps it.
-    let _ = subscriber.try_init();
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     Ok(())
 }
 
-fn filter(variable: Option<&str>, default: &str) -> Result<EnvFilter, Problem> {
+fn filter(variable: Option<&str>, default: &str) -> Result<Targets, Problem> {
     let text = variable.filter(|text| !text.is_empty()).unwrap_or(default);
-    EnvFilter::try_new(text).map_err(|error| {
+    text.parse::<Targets>().map_err(|error| {
         let fix = "write a level (error, warn, info, debug, trace) or parts with levels: warn,syncline::sync=debug";
         Problem::new(format!("{VARIABLE}=\"{text}\" is not a filter ({error})"), fix)
     })

@@ -1,99 +1,168 @@
-//! The card of a key: everything that is known of it as long as it is known, in one allocation.
+//! The card of a finished key: what is remembered of it, in a few bytes.
 
-use bytes::Bytes;
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, Bytes};
 
 use super::key::{Key, KeyHash};
 use super::record::Entry;
+use super::varint;
 use crate::message::{Offset, SplitId};
 
-/// The canonical bytes and the hash of a key, with room for what is to be remembered once it is finished: the positions of
-/// its records and how many were dropped since. There are many more finished keys than waiting ones, so it is one block.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Card(Box<[u8]>);
+// The layout: number dropped (u32), sides (a bit each), flags, the hash if it is the caller's own, for each side that is present
+// the number of its split and its offset, and up to the end the canonical bytes of the key.
+const SIDES: usize = 4;
+const FLAGS: usize = SIDES + 1;
+const REST: usize = FLAGS + 1;
 
-// The layout: hash, number dropped, outcome (sides, flags), a position for each side, key.
-const DROPPED: usize = 16;
-const OUTCOME: usize = DROPPED + 4;
-const POSITIONS: usize = OUTCOME + 2;
-const POSITION_BYTES: usize = 16;
 const LATE: u8 = 1;
+/// The hash is not the one of the bytes.
+const OWN_HASH: u8 = 2;
 
 /// Where a record came from.
 pub(crate) type Position = (SplitId, Offset);
 
-impl Card {
-    pub(crate) fn new(sides: usize, key: &Key) -> Self {
-        let front = POSITIONS + sides * POSITION_BYTES;
-        let mut block = Vec::with_capacity(front + key.bytes().len());
-        block.extend_from_slice(&key.hash().0.to_le_bytes());
-        block.resize(front, 0);
-        block.extend_from_slice(key.bytes());
-        Card(block.into_boxed_slice())
+/// Small numbers for the splits that cards name. There are few splits and many cards.
+#[derive(Default)]
+pub(crate) struct Splits {
+    numbers: BTreeMap<SplitId, u32>,
+    ids: Vec<SplitId>,
+}
+
+impl Splits {
+    fn number(&mut self, split: SplitId) -> u32 {
+        *self.numbers.entry(split).or_insert_with(|| {
+            self.ids.push(split);
+            self.ids.len() as u32 - 1
+        })
+    }
+}
+
+/// Appends the card of a key that was finished with these records, one for each side.
+pub(crate) fn write<'a, P: 'a>(
+    out: &mut Vec<u8>,
+    splits: &mut Splits,
+    key: &Key,
+    late: bool,
+    entries: impl Iterator<Item = Option<&'a Entry<P>>>,
+) {
+    let start = out.len();
+    out.put_bytes(0, REST);
+    let (mut sides, mut flags) = (0, if late { LATE } else { 0 });
+    if key.hash() != KeyHash::of(key.bytes()) {
+        flags |= OWN_HASH;
+        out.put_u128_le(key.hash().0);
+    }
+    for (side, entry) in entries.enumerate() {
+        let Some(entry) = entry else { continue };
+        sides |= 1 << side;
+        varint::put(splits.number(entry.split).into(), out);
+        varint::put(entry.offset.0, out);
+    }
+    out[start + SIDES] = sides;
+    out[start + FLAGS] = flags;
+    out.extend_from_slice(key.bytes());
+}
+
+/// Counts records that came too late for the key of a card.
+pub(crate) fn add_dropped(card: &mut [u8], records: usize) {
+    let dropped = dropped(card).saturating_add(u32::try_from(records).unwrap_or(u32::MAX));
+    card[..SIDES].copy_from_slice(&dropped.to_le_bytes());
+}
+
+/// Marks a card as one that is not needed any more.
+pub(crate) fn forget(card: &mut [u8]) {
+    card[SIDES] = 0;
+}
+
+fn dropped(card: &[u8]) -> u32 {
+    let mut bytes = [0; SIDES];
+    bytes.copy_from_slice(&card[..SIDES]);
+    u32::from_le_bytes(bytes)
+}
+
+/// A card, to be read.
+#[derive(Clone, Copy)]
+pub(crate) struct Card<'a> {
+    bytes: &'a [u8],
+    splits: &'a Splits,
+}
+
+impl<'a> Card<'a> {
+    /// The card in these bytes, if it was not forgotten.
+    #[inline]
+    pub(crate) fn new(bytes: &'a [u8], splits: &'a Splits) -> Option<Self> {
+        (bytes.get(SIDES).is_some_and(|sides| *sides != 0)).then_some(Card { bytes, splits })
     }
 
-    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        let mut array = [0; N];
-        array.copy_from_slice(&self.0[at..at + N]);
-        array
+    /// The sides that the key was finished with: a bit for each.
+    #[inline]
+    pub(crate) fn sides(self) -> u8 {
+        self.bytes[SIDES]
     }
 
-    pub(crate) fn hash(&self) -> KeyHash {
-        KeyHash(u128::from_le_bytes(self.array(0)))
+    fn has(self, flag: u8) -> bool {
+        self.bytes[FLAGS] & flag != 0
+    }
+
+    pub(crate) fn is_late(self) -> bool {
+        self.has(LATE)
+    }
+
+    /// How many records came too late for this key.
+    pub(crate) fn dropped(self) -> u32 {
+        dropped(self.bytes)
+    }
+
+    /// Where the positions begin.
+    fn positions(self) -> usize {
+        if self.has(OWN_HASH) { REST + size_of::<KeyHash>() } else { REST }
+    }
+
+    /// Where the records came from that the key was finished with, in the order of their sides, and the key behind them.
+    fn walk(self, mut at: usize, mut position: impl FnMut(u64, u64)) -> &'a [u8] {
+        const WHOLE: &str = "a card is whole";
+        let mut number = || {
+            let (number, length) = varint::get(&self.bytes[at..]).expect(WHOLE);
+            at += length;
+            number
+        };
+        for _ in 0..self.sides().count_ones() {
+            let (split, offset) = (number(), number());
+            position(split, offset);
+        }
+        &self.bytes[at..]
     }
 
     /// The canonical bytes of the key.
     #[inline]
-    pub(crate) fn key_bytes(&self, sides: usize) -> &[u8] {
-        &self.0[POSITIONS + sides * POSITION_BYTES..]
+    pub(crate) fn key_bytes(self) -> &'a [u8] {
+        self.walk(self.positions(), |_, _| {})
     }
 
-    pub(crate) fn key(&self, sides: usize) -> Key {
-        Key::with_hash(self.hash(), Bytes::copy_from_slice(self.key_bytes(sides)))
-    }
-
-    /// Remembers how the key was finished, and the records that it was finished with.
-    pub(crate) fn finish<'a, P: 'a>(&mut self, late: bool, entries: impl Iterator<Item = Option<&'a Entry<P>>>) {
-        self.0[OUTCOME + 1] = if late { LATE } else { 0 };
-        for (side, entry) in entries.enumerate() {
-            let Some(entry) = entry else { continue };
-            self.0[OUTCOME] |= 1 << side;
-            let at = POSITIONS + side * POSITION_BYTES;
-            self.0[at..at + 8].copy_from_slice(&entry.split.to_u64().to_le_bytes());
-            self.0[at + 8..at + 16].copy_from_slice(&entry.offset.0.to_le_bytes());
+    pub(crate) fn hash(self) -> KeyHash {
+        if !self.has(OWN_HASH) {
+            return KeyHash::of(self.key_bytes());
         }
+        let mut hash = [0; size_of::<KeyHash>()];
+        hash.copy_from_slice(&self.bytes[REST..REST + size_of::<KeyHash>()]);
+        KeyHash(u128::from_le_bytes(hash))
     }
 
-    /// The sides that the key was finished with.
-    pub(crate) fn sides(&self) -> u8 {
-        self.0[OUTCOME]
+    pub(crate) fn key(self) -> Key {
+        Key::with_hash(self.hash(), Bytes::copy_from_slice(self.key_bytes()))
     }
 
-    pub(crate) fn is_late(&self) -> bool {
-        self.0[OUTCOME + 1] & LATE != 0
-    }
-
-    /// Where the record of a side came from that the key was finished with.
-    pub(crate) fn position(&self, side: usize) -> Option<Position> {
-        let at = POSITIONS + side * POSITION_BYTES;
-        let split = SplitId::from_u64(u64::from_le_bytes(self.array(at)));
-        let offset = Offset(u64::from_le_bytes(self.array(at + 8)));
-        (self.sides() & 1 << side != 0).then_some((split, offset))
-    }
-
-    /// Counts records that came too late for this key.
-    pub(crate) fn add_dropped(&mut self, records: usize) {
-        let dropped = self.dropped().saturating_add(u32::try_from(records).unwrap_or(u32::MAX));
-        self.0[DROPPED..DROPPED + 4].copy_from_slice(&dropped.to_le_bytes());
-    }
-
-    /// How many records came too late for this key.
-    pub(crate) fn dropped(&self) -> u32 {
-        u32::from_le_bytes(self.array(DROPPED))
-    }
-
-    /// The memory behind the card, in bytes, with what an allocator adds.
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.len() + 16
+    /// For each of so many sides, where the record came from that the key was finished with.
+    pub(crate) fn by_side(self, sides: usize) -> Vec<Option<Position>> {
+        let mut positions = vec![None; sides];
+        let mut present = (0..sides).filter(|side| self.sides() & 1 << side != 0);
+        self.walk(self.positions(), |split, offset| {
+            if let Some(side) = present.next() {
+                positions[side] = Some((self.splits.ids[split as usize], Offset(offset)));
+            }
+        });
+        positions
     }
 }
 
@@ -103,20 +172,29 @@ mod tests {
 
     #[test]
     fn everything_comes_back() {
-        let key = Key::builder().text("some").number("1").build();
-        let mut card = Card::new(3, &key);
-        assert_eq!((card.key(3), card.hash(), card.sides(), card.dropped()), (key.clone(), key.hash(), 0, 0));
+        let typed = Key::builder().text("some").number("1").build();
+        let own = Key::with_hash(KeyHash(7), Bytes::from_static(b"other"));
         let entry = |number: u32| Entry {
             split: SplitId::numbered("t", number),
-            offset: Offset(u64::from(number) << 40 | 1),
+            offset: Offset(u64::MAX >> number | 1),
             timestamp: 0,
             payload: (),
         };
-        card.finish(true, [Some(&entry(1)), None, Some(&entry(3))].into_iter());
-        card.add_dropped(2);
-        card.add_dropped(1);
-        assert_eq!((card.sides(), card.is_late(), card.dropped()), (0b101, true, 3));
-        assert_eq!(card.position(2), Some((entry(3).split, entry(3).offset)));
-        assert_eq!((card.position(1), card.key(3)), (None, key));
+        let mut splits = Splits::default();
+        for key in [typed, own] {
+            let mut bytes = b"before".to_vec();
+            write(&mut bytes, &mut splits, &key, true, [Some(&entry(1)), None, Some(&entry(30))].into_iter());
+            let bytes = &mut bytes[6..];
+            add_dropped(bytes, 2);
+            add_dropped(bytes, 1);
+            let card = Card::new(bytes, &splits).unwrap();
+            assert_eq!((card.sides(), card.is_late(), card.dropped()), (0b101, true, 3));
+            assert_eq!((card.key(), card.hash(), card.key_bytes()), (key.clone(), key.hash(), &key.bytes()[..]));
+            let positions = [Some(entry(1)), None, Some(entry(30))].map(|entry| entry.map(|e| (e.split, e.offset)));
+            assert_eq!(card.by_side(3), positions);
+            forget(bytes);
+            assert!(Card::new(bytes, &splits).is_none());
+        }
+        assert_eq!(splits.ids.len(), 2);
     }
 }

@@ -69,17 +69,20 @@ impl<P: Payload> Details<P> {
     pub fn get(&self, hash: KeyHash, state: State) -> Option<Detail> {
         let store = self.store.borrow();
         // Readers of the trace are behind: the slot of a key that is forgotten may be another's by now.
-        let card = store.card(state).filter(|card| card.hash() == hash)?;
-        let mut sides: Vec<Option<SideDetail>> = (0..self.sides)
-            .map(|side| card.position(side))
-            .map(|position| position.map(|(split, offset)| SideDetail { split, offset, waits: None }))
-            .collect();
-        for part in store.open(state).iter().flat_map(|open| open.held.parts()).filter(|_| !state.is_finished()) {
+        if state.is_finished() {
+            let card = store.card(state).filter(|card| card.hash() == hash)?;
+            let side = |(split, offset)| SideDetail { split, offset, waits: None };
+            let sides = card.by_side(self.sides).into_iter().map(|position| position.map(side)).collect();
+            return Some(Detail { key: card.key(), dropped: card.dropped(), sides });
+        }
+        let open = store.open(state).filter(|open| open.key.hash() == hash)?;
+        let mut sides = vec![None; self.sides];
+        for part in open.held.parts() {
             let epoch = store.ages.epoch(part.arrived);
             let waits = WaitDetail { timestamp: part.timestamp, epoch, clock: part.clock, deadline: part.deadline };
             sides[usize::from(part.side)] =
                 Some(SideDetail { split: part.split, offset: part.offset, waits: Some(waits) });
         }
-        Some(Detail { key: card.key(self.sides), dropped: card.dropped(), sides })
+        Some(Detail { key: open.key.key(), dropped: 0, sides })
     }
 }

@@ -10,6 +10,7 @@ use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
 use super::number::canonical;
+use super::varint;
 use crate::blocks::Blocks;
 
 /// The hash of a key: all 128 bits of it where keys are told apart, the low 64 bits where workers are chosen.
@@ -190,36 +191,18 @@ impl KeyBuilder {
     }
 
     fn field(&mut self, tag: u8, text: &str) {
-        let arena = self.arena.room(text.len() + 1 + MAX_LENGTH_BYTES);
+        let arena = self.arena.room(text.len() + 1 + varint::MAX_BYTES);
         arena.put_u8(tag);
-        let mut length = text.len();
-        while length >= 0x80 {
-            arena.put_u8(length as u8 | 0x80);
-            length >>= 7;
-        }
-        arena.put_u8(length as u8);
+        varint::put(text.len() as u64, arena);
         arena.put_slice(text.as_bytes());
     }
 }
 
-/// Bytes of the longest length: seven bits a byte.
-const MAX_LENGTH_BYTES: usize = 10;
-
 /// The tag and the length of the field at the front of `bytes`, and where its text starts.
 fn header(bytes: &[u8]) -> Option<(u8, usize, usize)> {
-    let tag = *bytes.first()?;
-    let (mut length, mut at) = (0, 1);
-    loop {
-        let byte = *bytes.get(at)?;
-        if at > MAX_LENGTH_BYTES {
-            return None;
-        }
-        length |= usize::from(byte & 0x7f).checked_shl(7 * (at as u32 - 1))?;
-        at += 1;
-        if byte < 0x80 {
-            return Some((tag, length, at));
-        }
-    }
+    let (tag, rest) = bytes.split_first()?;
+    let (length, taken) = varint::get(rest)?;
+    Some((*tag, usize::try_from(length).ok()?, 1 + taken))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@
 //! [`synchronize`] is one operator whose state is one differential trace: no batcher, no feedback, no second copy. Per epoch
 //! it sorts the records, merges in the keys that are due, looks all of them up, steps them and writes one batch. The flow:
 //! [`record`](Record) → `operator` → `synchronizer` (one epoch) → `step` (one key; the rules) → [`batch`](StateBatch) (the
-//! trace), with `store` (`slab`, `card`) for what waits outside of it and `wheel` for deadlines.
+//! trace), with `store` (`slab` for what waits, `finished` for the cards of finished keys) outside of it and `wheel` for deadlines.
 
 mod batch;
 mod card;
@@ -26,6 +26,7 @@ mod conserve;
 mod counts;
 mod details;
 pub mod document;
+mod finished;
 pub mod json;
 mod key;
 mod number;
@@ -38,6 +39,7 @@ mod step;
 mod store;
 mod synchronizer;
 pub mod topics;
+mod varint;
 mod wheel;
 
 pub use batch::{Diff, StateBatch, StateCursor, StateMerger, StateSpine};

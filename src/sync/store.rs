@@ -1,18 +1,41 @@
-//! What waits outside the trace: records and cards, found by the slot that a state names.
+//! What is known of keys outside the trace, found by the slot that a state names: records that wait, and cards.
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
+
 use super::card::Card;
-use super::key::KeyHash;
-use super::record::Payload;
+use super::finished::Finished;
+use super::key::{Key, KeyHash};
+use super::record::{Entry, Payload};
 use super::slab::Slab;
 use super::state::{Phase, State};
 use super::step::Held;
 use crate::epoch::Epoch;
 
+/// A key of its own memory: those of records share buffers, which a key that waits is not to hold.
+pub(crate) struct OwnKey {
+    hash: KeyHash,
+    bytes: Box<[u8]>,
+}
+
+impl OwnKey {
+    pub(crate) fn new(key: &Key) -> Self {
+        OwnKey { hash: key.hash(), bytes: key.bytes()[..].into() }
+    }
+
+    pub(crate) fn hash(&self) -> KeyHash {
+        self.hash
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        Key::with_hash(self.hash, Bytes::copy_from_slice(&self.bytes))
+    }
+}
+
 /// A key that waits.
 pub(crate) struct Open<P> {
-    pub(crate) card: Card,
+    pub(crate) key: OwnKey,
     pub(crate) held: Held<P>,
 }
 
@@ -27,18 +50,18 @@ impl<P> Open<P> {
 /// A mark on the number of a slot: it is one of the finished keys. So one wheel holds the deadlines of both kinds.
 const FINISHED: u32 = 1 << 31;
 
-/// The records that wait and the cards of all keys that have a state.
+/// The records that wait and the cards of finished keys.
 pub(crate) struct Store<P> {
     sides: usize,
     open: Slab<Open<P>>,
-    finished: Slab<Card>,
+    finished: Finished,
     pub(crate) ages: Ages,
     /// Records that wait.
     pending: u64,
     /// Bytes of their payloads.
     payload_bytes: usize,
-    /// Bytes of all cards.
-    card_bytes: usize,
+    /// Bytes of the keys that wait.
+    key_bytes: usize,
 }
 
 const HELD: &str = "a state names a slot that holds it";
@@ -48,18 +71,17 @@ impl<P: Payload> Store<P> {
         Store {
             sides,
             open: Slab::new(),
-            finished: Slab::new(),
+            finished: Finished::default(),
             ages: Ages::default(),
             pending: 0,
             payload_bytes: 0,
-            card_bytes: 0,
+            key_bytes: 0,
         }
     }
 
     /// Puts a key that waits into a new slot.
     pub(crate) fn hold(&mut self, mut open: Open<P>) -> State {
         self.count_in(&mut open);
-        self.card_bytes += open.card.bytes();
         let (phase, sides, deadline) = (open.held.delayed, open.held.sides, open.held.deadline);
         let slot = self.open.insert(open);
         State::new(if phase { Phase::Delayed } else { Phase::Waiting }, false, sides, deadline, slot)
@@ -74,17 +96,17 @@ impl<P: Payload> Store<P> {
             self.ages.remove(part.arrived);
             self.payload_bytes -= part.payload.bytes();
         }
-        self.card_bytes -= open.card.bytes();
+        self.key_bytes -= open.key.bytes.len();
         open
     }
 
     pub(crate) fn put_back(&mut self, state: State, mut open: Open<P>) {
         self.count_in(&mut open);
-        self.card_bytes += open.card.bytes();
         self.open.put_back(state.slot(), open);
     }
 
     fn count_in(&mut self, open: &mut Open<P>) {
+        self.key_bytes += open.key.bytes.len();
         self.pending += u64::from(open.held.sides.count_ones());
         let current = self.ages.current();
         for part in open.held.parts_mut() {
@@ -96,18 +118,20 @@ impl<P: Payload> Store<P> {
         }
     }
 
-    /// Puts the card of a finished key into a new slot.
-    pub(crate) fn finish(&mut self, phase: Phase, until: u64, card: Card) -> State {
-        self.card_bytes += card.bytes();
-        let (late, sides) = (card.is_late(), card.sides());
-        State::new(phase, late, sides, until, self.finished.insert(card))
+    /// Remembers a finished key and the records that it was finished with, one for each side.
+    pub(crate) fn finish<'a>(
+        &mut self,
+        key: &Key,
+        (phase, late, until): (Phase, bool, u64),
+        records: impl Iterator<Item = Option<&'a Entry<P>>> + Clone,
+    ) -> State {
+        let sides = records.clone().zip(0..).fold(0, |sides, (entry, side)| sides | u8::from(entry.is_some()) << side);
+        State::new(phase, late, sides, until, self.finished.insert(key, late, records))
     }
 
     /// Forgets a finished key.
     pub(crate) fn forget(&mut self, state: State, epoch: Epoch) {
-        let card = self.finished.take(state.slot()).expect(HELD);
-        self.card_bytes -= card.bytes();
-        self.finished.retire(state.slot(), epoch);
+        assert!(self.finished.forget(state.slot(), epoch), "{HELD}");
     }
 
     /// Gives up the slot of a key that was taken out.
@@ -117,16 +141,12 @@ impl<P: Payload> Store<P> {
 
     /// Counts records that came too late for a finished key.
     pub(crate) fn add_dropped(&mut self, state: State, records: usize) {
-        self.finished.get_mut(state.slot()).expect(HELD).add_dropped(records);
+        assert!(self.finished.add_dropped(state.slot(), records), "{HELD}");
     }
 
-    /// The card of the key that a state is of, if the state is still the one in its slot.
-    pub(crate) fn card(&self, state: State) -> Option<&Card> {
-        if state.is_finished() {
-            self.finished.get(state.slot()).filter(|card| card.sides() == state.sides())
-        } else {
-            self.open(state).map(|open| &open.card)
-        }
+    /// The card of the finished key that a state is of, if the state is still the one in its slot.
+    pub(crate) fn card(&self, state: State) -> Option<Card<'_>> {
+        self.finished.get(state.slot()).filter(|card| state.is_finished() && card.sides() == state.sides())
     }
 
     /// What waits in the slot of a state, if the state is still the one in its slot.
@@ -136,7 +156,8 @@ impl<P: Payload> Store<P> {
 
     /// The canonical bytes of the key that a state is of.
     pub(crate) fn key_bytes(&self, state: State) -> &[u8] {
-        self.card(state).expect(HELD).key_bytes(self.sides)
+        let waiting = || self.open(state).map(|open| &open.key.bytes[..]);
+        if state.is_finished() { self.card(state).map(Card::key_bytes) } else { waiting() }.expect(HELD)
     }
 
     /// The mark under which the deadline of a state is set.
@@ -155,7 +176,7 @@ impl<P: Payload> Store<P> {
             return Some((card.hash(), State::new(phase, card.is_late(), card.sides(), deadline, slot)));
         }
         let open = self.open.get(slot).filter(|open| open.held.deadline == deadline)?;
-        Some((open.card.hash(), open.state(slot)))
+        Some((open.key.hash, open.state(slot)))
     }
 
     /// Lets slots that were given up in epochs below `bound` be used again.
@@ -176,7 +197,7 @@ impl<P: Payload> Store<P> {
 
     /// The memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.open.bytes() + self.finished.bytes() + self.payload_bytes + self.card_bytes + self.ages.bytes()
+        self.open.bytes() + self.finished.bytes() + self.payload_bytes + self.key_bytes + self.ages.bytes()
     }
 }
 

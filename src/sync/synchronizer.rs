@@ -15,14 +15,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::batch::{Found, StateBatch, Update};
-use super::card::Card;
 use super::counts::Counts;
 use super::key::{Key, KeyHash};
 use super::options::{AtEnd, Options};
 use super::record::{Output, Payload, Record};
 use super::state::{MAX_TIME, Phase, State};
 use super::step::{Arrivals, Next, Rules};
-use super::store::{Open, Store};
+use super::store::{Open, OwnKey, Store};
 use super::wheel::Wheel;
 use crate::dataflow::{Gauges, Tick};
 use crate::epoch::Epoch;
@@ -285,6 +284,28 @@ fn live(batches: &[Rc<StateBatch>], hash: KeyHash) -> Vec<State> {
     sums.into_iter().filter(|(_, sum)| *sum > 0).map(|(state, _)| state).collect()
 }
 
+/// A key that is stepped: it waited, or a record of it has arrived.
+struct Known {
+    own: Option<OwnKey>,
+    arrived: Option<Key>,
+}
+
+impl Known {
+    const ONE: &str = "a key waits or has arrived";
+
+    fn key(&self) -> Key {
+        self.arrived.clone().or_else(|| self.own.as_ref().map(OwnKey::key)).expect(Self::ONE)
+    }
+
+    fn into_key(self) -> Key {
+        self.arrived.or_else(|| self.own.as_ref().map(OwnKey::key)).expect(Self::ONE)
+    }
+
+    fn into_own(self) -> OwnKey {
+        self.own.or_else(|| self.arrived.as_ref().map(OwnKey::new)).expect(Self::ONE)
+    }
+}
+
 /// One pass over the touched keys of an epoch.
 struct Pass<'a, P, G> {
     rules: &'a Rules,
@@ -340,51 +361,48 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
             return self.mark(old, range.len());
         }
         let open = old.map(|old| self.store.take(old));
-        let (card, held) = open.map_or((None, None), |Open { card, held }| (Some(card), Some(held)));
+        let (own, held) = open.map_or((None, None), |Open { key, held }| (Some(key), Some(held)));
         let mut arrivals = Arrivals { order: &self.order[range], records: self.records, key: None };
         let epoch = self.store.ages.current();
         let loses = self.rules.loses();
         let before = self.counts.dropped(loses);
         let next = self.rules.step(held, &mut arrivals, self.clock, epoch, &mut self.counts);
-        let (key, dropped) = (arrivals.key, self.counts.dropped(loses) - before);
+        let (arrived, dropped) = (arrivals.key, self.counts.dropped(loses) - before);
+        if own.is_none() && arrived.is_none() {
+            return None; // nothing was, nothing came
+        }
+        let known = Known { own, arrived };
         if dropped > 0 {
             let action = if loses == Reason::Overridden { "DUPLICATE-OVERRIDE" } else { "DUPLICATE" };
-            let key = key.clone().or_else(|| Some(card.as_ref()?.key(self.rules.sides)));
-            tracing::trace!(action, records = dropped, key = key.as_ref().map(tracing::field::display));
+            tracing::trace!(action, records = dropped, key = %known.key());
         }
-        let mut card = match (card, &key) {
-            (Some(card), _) => card,
-            (None, Some(key)) => Card::new(self.rules.sides, key),
-            (None, None) => return None, // nothing was, nothing came
-        };
         let sides = self.rules.sides;
         let new = match (next, old) {
             (Next::Same(held), Some(old)) => {
-                self.store.put_back(old, Open { card, held });
+                self.store.put_back(old, Open { key: known.into_own(), held });
                 return Some(old);
             }
-            (Next::Same(held) | Next::Held(held), _) => Some(self.store.hold(Open { card, held })),
+            (Next::Same(held) | Next::Held(held), _) => Some(self.store.hold(Open { key: known.into_own(), held })),
             (Next::Delayed(held), _) => {
                 if self.rules.emit_delays {
-                    let key = key.unwrap_or_else(|| card.key(sides));
-                    (self.give)(Output::Delayed { key, records: held.entries(sides) });
+                    (self.give)(Output::Delayed { key: known.key(), records: held.entries(sides) });
                 }
-                Some(self.store.hold(Open { card, held }))
+                Some(self.store.hold(Open { key: known.into_own(), held }))
             }
             (Next::Closed(held), _) => {
-                let records = held.into_entries(sides);
-                card.finish(false, records.iter().map(Option::as_ref));
+                let (key, records) = (known.into_key(), held.into_entries(sides));
+                let finished = (Phase::Closed, false, self.rules.until(self.clock));
+                let new = self.store.finish(&key, finished, records.iter().map(Option::as_ref));
                 if self.rules.emit_delays {
-                    let key = key.unwrap_or_else(|| card.key(sides));
                     (self.give)(Output::Delayed { key, records });
                 }
-                Some(self.store.finish(Phase::Closed, self.rules.until(self.clock), card))
+                Some(new)
             }
             (Next::Joined { late, records, since }, _) => {
-                card.finish(late, records.iter().map(Some));
-                let key = key.unwrap_or_else(|| card.key(sides));
+                let (key, finished) = (known.into_key(), (Phase::Joined, late, self.rules.until(since)));
+                let new = self.store.finish(&key, finished, records.iter().map(Some));
                 (self.give)(Output::Joined { key, late, records });
-                Some(self.store.finish(Phase::Joined, self.rules.until(since), card))
+                Some(new)
             }
             (Next::Forgotten, _) => None,
         };
@@ -440,7 +458,7 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
                 self.store.forget(state, self.time);
                 continue;
             }
-            let Open { card, held } = self.store.take(state);
+            let Open { key, held } = self.store.take(state);
             self.store.retire(state, self.time);
             self.counts.expired_records += u64::from(held.sides.count_ones());
             if held.delayed {
@@ -448,8 +466,8 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
             }
             self.rules.tell(&mut self.counts);
             if self.rules.emit_delays {
-                let (key, records) = (card.key(self.rules.sides), held.into_entries(self.rules.sides));
-                (self.give)(Output::Delayed { key, records });
+                let records = held.into_entries(self.rules.sides);
+                (self.give)(Output::Delayed { key: key.key(), records });
             }
         }
         all.append(&mut self.updates);

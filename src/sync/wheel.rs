@@ -11,13 +11,17 @@ const PLACES: usize = 1 << BITS;
 /// Levels for all 64 bits of a time.
 const LEVELS: usize = (u64::BITS as usize).div_ceil(BITS as usize);
 
+/// Entries of a place that grow as one; beyond, it is blocks of so many. Fewer: more allocations; more: more stands empty, and is
+/// held twice while it grows or is dealt out.
+const BLOCK: usize = 1024;
+
 /// Slots by deadline, in milliseconds.
 pub(crate) struct Wheel {
     /// Nothing before it is left.
     time: u64,
     /// Which places of a level hold something: one bit for each.
     occupied: [u64; LEVELS],
-    places: Vec<Vec<Entry>>,
+    places: Vec<Place>,
 }
 
 /// A slot and when it is due. Packed, because there is one for every key.
@@ -28,9 +32,36 @@ struct Entry {
     slot: u32,
 }
 
+#[derive(Default)]
+struct Place {
+    full: Vec<Vec<Entry>>,
+    open: Vec<Entry>,
+}
+
+impl Place {
+    #[inline]
+    fn push(&mut self, entry: Entry) {
+        if self.open.len() == BLOCK {
+            self.full.push(std::mem::replace(&mut self.open, Vec::with_capacity(BLOCK)));
+        }
+        self.open.push(entry);
+    }
+
+    /// All entries; each block is given back when it is read.
+    fn take(&mut self) -> impl Iterator<Item = Entry> + use<> {
+        let Place { full, open } = std::mem::take(self);
+        full.into_iter().chain([open]).flatten()
+    }
+
+    fn bytes(&self) -> usize {
+        let entries: usize = self.full.iter().chain([&self.open]).map(Vec::capacity).sum();
+        entries * size_of::<Entry>() + self.full.capacity() * size_of::<Vec<Entry>>()
+    }
+}
+
 impl Wheel {
     pub(crate) fn new() -> Self {
-        Wheel { time: 0, occupied: [0; LEVELS], places: (0..LEVELS * PLACES).map(|_| Vec::new()).collect() }
+        Wheel { time: 0, occupied: [0; LEVELS], places: (0..LEVELS * PLACES).map(|_| Place::default()).collect() }
     }
 
     /// The level of a deadline, and its place there.
@@ -67,7 +98,7 @@ impl Wheel {
         self.time = now;
         if self.occupied[top] & 1 << at != 0 {
             self.occupied[top] &= !(1 << at);
-            for Entry { deadline, slot } in std::mem::take(&mut self.places[top * PLACES + at]) {
+            for Entry { deadline, slot } in self.places[top * PLACES + at].take() {
                 if deadline < now {
                     due(deadline, slot);
                 } else {
@@ -90,7 +121,7 @@ impl Wheel {
         while places != 0 {
             let place = places.trailing_zeros() as usize;
             places &= places - 1;
-            for Entry { deadline, slot } in std::mem::take(&mut self.places[level * PLACES + place]) {
+            for Entry { deadline, slot } in self.places[level * PLACES + place].take() {
                 due(deadline, slot);
             }
         }
@@ -98,7 +129,7 @@ impl Wheel {
 
     /// The memory held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.places.iter().map(|place| place.capacity() * size_of::<Entry>()).sum::<usize>()
+        self.places.iter().map(Place::bytes).sum()
     }
 }
 
