@@ -14,16 +14,6 @@ use serde::{Deserialize, Serialize};
 pub struct SplitId(u64);
 
 impl SplitId {
-    /// The bits of the id, as a checkpoint holds them.
-    pub(crate) fn to_u64(self) -> u64 {
-        self.0
-    }
-
-    /// The id of these bits.
-    pub(crate) fn from_u64(bits: u64) -> Self {
-        SplitId(bits)
-    }
-
     const NUMBER_BITS: u32 = 24;
 
     /// The id of split `number` of a topic; numbers are below 2^24.

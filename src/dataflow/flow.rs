@@ -22,7 +22,7 @@ use crate::dataflow::clock::{Alarms, Heard, Report, alarms, clock};
 use crate::dataflow::driver::{Driver, farewell};
 use crate::dataflow::input::{Data, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
-use crate::dataflow::progress::{SharedIntakes, Stages, StoreThread, stages};
+use crate::dataflow::progress::{Mark, SharedIntakes, Stages, StoreThread, stages};
 use crate::dataflow::wake::Waker;
 use crate::dataflow::{Arrived, Gauges, Read, Rejected, TIMED, Tick};
 use crate::epoch::{Clock, Epoch, SystemClock};
@@ -133,7 +133,7 @@ pub struct Flow<'s> {
     rejected: Stream<'s, Epoch, Vec<Rejected>>,
     reports: Stream<'s, Epoch, Vec<Report>>,
     ticks: Stream<'s, Epoch, Vec<Tick>>,
-    marks: Vec<Stream<'s, Epoch, Vec<()>>>,
+    marks: Vec<Stream<'s, Epoch, Vec<Mark>>>,
     writers: Vec<Rc<WriterThread>>,
     waiting: Vec<ProbeHandle<Epoch>>,
     gauges: Vec<Rc<Gauges>>,
@@ -384,7 +384,7 @@ fn build_worker(
             return Err(Error::new(ErrorKind::Config, text));
         }
         let complete = ProbeHandle::new();
-        let read = flow.reports.filter(|report| report.dirty).map(|_| ());
+        let read = flow.reports.filter(|report| report.dirty).map(|_| 0);
         let marks = flow.marks.into_iter().fold(read, |all, marks| all.concat(marks)).probe_with(&complete);
         let store = match flow.store.keeps() {
             true => {

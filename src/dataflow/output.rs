@@ -14,7 +14,7 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 
 use crate::control::{Control, Wake};
 use crate::dataflow::TIMED;
-use crate::dataflow::progress::Range;
+use crate::dataflow::progress::{Mark, Range};
 use crate::epoch::{Clock, Epoch};
 use crate::error::Result;
 use crate::observe::Status;
@@ -80,10 +80,11 @@ impl WriterThread {
 
     // The thread ends after its senders, or because the job has failed: then nobody needs an answer.
 
-    fn write(&self, epoch: Epoch, entity: Entity, records: Vec<OutputRecord>) {
+    fn write(&self, epoch: Epoch, entity: Entity, records: Vec<OutputRecord>) -> usize {
         let bytes = records.iter().map(|r| r.value.len() + r.key.as_ref().map_or(0, |key| key.len())).sum();
         self.undurable.fetch_add(bytes, Ordering::Relaxed);
         let _ = self.commands.send(Command::Write { epoch, entity, records, bytes });
+        bytes
     }
 
     /// Asks for what the checkpoint must keep of a range.
@@ -190,10 +191,10 @@ pub(crate) fn write<'s>(
     outputs: Vec<Stream<'s, Epoch, Vec<OutputRecord>>>,
     writer: std::rc::Rc<WriterThread>,
     scope: timely::dataflow::Scope<'s, Epoch>,
-) -> Stream<'s, Epoch, Vec<()>> {
+) -> Stream<'s, Epoch, Vec<Mark>> {
     let mut builder = OperatorBuilder::new("Write".to_owned(), scope);
     let mut inputs: Vec<_> = outputs.into_iter().map(|stream| builder.new_input(stream, Pipeline)).collect();
-    let (marks, stream) = builder.new_output::<Vec<()>>();
+    let (marks, stream) = builder.new_output::<Vec<Mark>>();
     let mut marks = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(marks);
     builder.build(move |_capabilities| {
         move |_frontiers| {
@@ -201,8 +202,8 @@ pub(crate) fn write<'s>(
             for (index, input) in inputs.iter_mut().enumerate() {
                 input.for_each(|capability, records| {
                     let epoch = *capability.least().expect(TIMED);
-                    writer.write(epoch, Entity(index), std::mem::take(records));
-                    marks.session(&capability).give(());
+                    let bytes = writer.write(epoch, Entity(index), std::mem::take(records));
+                    marks.session(&capability).give(bytes as Mark);
                 });
             }
         }
@@ -213,9 +214,9 @@ pub(crate) fn write<'s>(
 /// The frontier of a stream, without its data.
 pub(crate) fn completion<'s, C: timely::Container + Clone + 'static>(
     stream: Stream<'s, Epoch, C>,
-) -> Stream<'s, Epoch, Vec<()>> {
+) -> Stream<'s, Epoch, Vec<Mark>> {
     use timely::dataflow::operators::generic::Operator;
-    stream.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "Completion", |_capability, _info| {
+    stream.unary::<CapacityContainerBuilder<Vec<Mark>>, _, _, _>(Pipeline, "Completion", |_capability, _info| {
         move |input, _output| input.for_each(|_capability, _data| {})
     })
 }

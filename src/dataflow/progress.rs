@@ -8,7 +8,7 @@
 //! frontier behind Checkpoint says what is durable on all workers, and the one behind Publish is the bound.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -41,6 +41,9 @@ pub(crate) struct Range {
     pub upper: Epoch,
 }
 
+/// An epoch has content: so many bytes of output, perhaps none.
+pub(crate) type Mark = u64;
+
 /// What the stages need of their worker.
 pub(crate) struct Stages {
     pub writers: Vec<Rc<WriterThread>>,
@@ -66,7 +69,7 @@ pub(crate) struct Watch {
 }
 
 /// Builds the stages behind the marks of content.
-pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<()>>, stages: Stages) -> Watch {
+pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<Mark>>, stages: Stages) -> Watch {
     let Stages { writers, store, offsets_at, heard, status } = stages;
     let (durable, published) = (ProbeHandle::new(), ProbeHandle::new());
     let (ranges, ranges_activator) = decide(marks, durable.clone(), published.clone());
@@ -81,28 +84,31 @@ pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<()>>, stages: Stages) -> W
     Watch { durable, published, ranges: ranges_activator, answers }
 }
 
-/// How many ranges may be unpublished until the next one waits, and grows: one is being published, the next is at hand. More would
-/// be small ones that stand in a queue, each with the cost of a whole one.
+/// How many ranges may be unpublished until the next one waits, and grows: one is being published, the next is at hand.
 const MOST_UNPUBLISHED: usize = 2;
+
+/// Bytes of output from which on a range is put at hand while another one is published. What is less waits and grows: small ranges
+/// would stand in a queue, each with the cost and the delay of a whole one.
+const LARGE: u64 = 512 << 10;
 
 /// Worker 0 closes a range as soon as finished epochs have content, the last range is durable, and few are to be published.
 fn decide<'s>(
-    marks: Stream<'s, Epoch, Vec<()>>,
+    marks: Stream<'s, Epoch, Vec<Mark>>,
     durable: ProbeHandle<Epoch>,
     published: ProbeHandle<Epoch>,
 ) -> (Stream<'s, Epoch, Vec<Range>>, Activator) {
     let scope = marks.scope();
     let decides = scope.index() == 0;
     let mut activator = None;
-    let stream = marks.unary_frontier(Exchange::new(|_: &()| 0), "Ranges", |capability, info| {
+    let stream = marks.unary_frontier(Exchange::new(|_: &Mark| 0), "Ranges", |capability, info| {
         activator = Some(scope.activator_for(info.address));
         let mut capability = decides.then_some(capability);
-        let mut content: BTreeSet<Epoch> = BTreeSet::new(); // epochs with content at or above the capability
+        let mut content: BTreeMap<Epoch, u64> = BTreeMap::new(); // the bytes of epochs at or above the capability
         let mut unpublished: VecDeque<Epoch> = VecDeque::new(); // the times at which ranges travel
         let mut next: Option<Epoch> = None; // the upper end of the last range: the next one begins there, so that none is left out
         move |(input, frontier), output| {
-            input.for_each(|capability, _marks| {
-                content.insert(*capability.least().expect(TIMED));
+            input.for_each(|capability, marks| {
+                *content.entry(*capability.least().expect(TIMED)).or_default() += marks.drain(..).sum::<Mark>();
             });
             let Some(held) = &mut capability else { return };
             while unpublished.front().is_some_and(|time| !published.less_equal(time)) {
@@ -114,8 +120,12 @@ fn decide<'s>(
             }
             let time = *held.time();
             let frontier = frontier.frontier().first().copied();
-            let upper = frontier.unwrap_or_else(|| content.last().map_or(time, |epoch| epoch + 1));
-            if content.first().is_some_and(|epoch| *epoch < upper) {
+            let upper = frontier.unwrap_or_else(|| content.last_key_value().map_or(time, |(epoch, _)| epoch + 1));
+            if content.first_key_value().is_some_and(|(epoch, _)| *epoch < upper) {
+                let bytes: u64 = content.range(..upper).map(|(_, bytes)| bytes).sum();
+                if !unpublished.is_empty() && bytes < LARGE {
+                    return;
+                }
                 output.session(&*held).give(Range { lower: next.unwrap_or(time), upper });
                 unpublished.push_back(time);
                 next = Some(upper);

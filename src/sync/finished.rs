@@ -265,9 +265,10 @@ mod tests {
     #[test]
     fn a_huge_key_has_a_chunk_to_itself() {
         let mut finished = Finished::default();
-        let none = || [None, Some(&entry(0))].into_iter();
+        let some = entry(0);
+        let entries = || [None, Some(&some)].into_iter();
         let (one, two) = (key(1, CHUNK_BYTES), key(2, 10));
-        let slots = [finished.insert(&one, false, none()), finished.insert(&two, true, none())];
+        let slots = [finished.insert(&one, false, entries()), finished.insert(&two, true, entries())];
         assert_eq!(slots, [0, CHUNK as u32]);
         assert_eq!(slots.map(|slot| finished.get(slot).unwrap().key()), [one, two]);
     }

@@ -81,9 +81,12 @@ impl<T> Slab<T> {
         self.chunks.get(slot as usize / CHUNK)?.entries.get(slot as usize % CHUNK)?.as_ref()
     }
 
-    #[inline]
-    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        self.chunks.get_mut(slot as usize / CHUNK)?.entries.get_mut(slot as usize % CHUNK)?.as_mut()
+    /// All values, by their slots.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let chunks = (0..).step_by(CHUNK).zip(&self.chunks);
+        chunks
+            .flat_map(|(first, chunk)| (first..).zip(&chunk.entries))
+            .filter_map(|(slot, entry)| Some((slot, entry.as_ref()?)))
     }
 
     /// Takes a value out, to be followed by [`Slab::put_back`] or [`Slab::retire`].

@@ -154,6 +154,11 @@ impl<P: Payload> Store<P> {
         self.open.get(state.slot()).filter(|open| open.state(state.slot()) == state)
     }
 
+    /// The hashes and the states of all keys that wait.
+    pub(crate) fn waiting(&self) -> Vec<(KeyHash, State)> {
+        self.open.iter().map(|(slot, open)| (open.key.hash, open.state(slot))).collect()
+    }
+
     /// The canonical bytes of the key that a state is of.
     pub(crate) fn key_bytes(&self, state: State) -> &[u8] {
         let waiting = || self.open(state).map(|open| &open.key.bytes[..]);

@@ -214,7 +214,7 @@ impl<P: Payload> Synchronizer<P> {
         }
     }
 
-    /// Steps every touched key, and retires all that is left if this is the end.
+    /// Steps every touched key, and retires all that wait if this is the end.
     fn step(
         &mut self,
         store: &mut Store<P>,
@@ -251,7 +251,6 @@ impl<P: Payload> Synchronizer<P> {
         }
         if end {
             pass.retire_all();
-            self.collided.clear();
         }
         (pass.updates, pass.counts)
     }
@@ -442,22 +441,13 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
         self.updates.extend(two);
     }
 
-    /// The end of all input: every key that waits is delayed, and everything is forgotten.
+    /// The end of all input: every key that waits is delayed and forgotten. Finished ones stay remembered.
     fn retire_all(&mut self) {
-        // All that a worker knows: it is not to be there twice.
-        let mut all = Vec::new();
-        all.reserve_exact(self.store.keys() + self.updates.len());
-        self.wheel.take_all(|deadline, ticket| {
-            let known = self.store.due(deadline, ticket);
-            all.extend(known.map(|(key, value)| Update { key, value, diff: -1 }));
-        });
-        all.sort_unstable_by_key(|update| (update.key, update.value));
-        all.dedup();
-        for &Update { value: state, .. } in &all {
-            if state.is_finished() {
-                self.store.forget(state, self.time);
-                continue;
-            }
+        let mut all = self.store.waiting();
+        all.sort_unstable();
+        self.updates.reserve_exact(all.len());
+        for (hash, state) in all {
+            self.updates.push(Update { key: hash, value: state, diff: -1 });
             let Open { key, held } = self.store.take(state);
             self.store.retire(state, self.time);
             self.counts.expired_records += u64::from(held.sides.count_ones());
@@ -470,9 +460,7 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
                 (self.give)(Output::Delayed { key: key.key(), records });
             }
         }
-        all.append(&mut self.updates);
-        consolidate(&mut all);
-        self.updates = all;
+        consolidate(&mut self.updates);
     }
 }
 

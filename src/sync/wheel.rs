@@ -108,13 +108,6 @@ impl Wheel {
         }
     }
 
-    /// Takes everything, due or not. Time stands.
-    pub(crate) fn take_all(&mut self, mut due: impl FnMut(u64, u32)) {
-        for level in 0..LEVELS {
-            self.drain(level, u64::MAX, &mut due);
-        }
-    }
-
     fn drain(&mut self, level: usize, mask: u64, due: &mut impl FnMut(u64, u32)) {
         let mut places = self.occupied[level] & mask;
         self.occupied[level] &= !mask;
@@ -170,9 +163,10 @@ mod tests {
                     prop_assert_eq!(due, expected);
                 }
             }
-            let mut rest = BTreeSet::new();
-            wheel.take_all(|deadline, slot| assert!(rest.insert((deadline, slot))));
-            prop_assert_eq!(rest, set);
+            let last = set.last().map_or(0, |(deadline, _)| *deadline);
+            let (rest, expected) = take(&mut wheel, &mut set, last + 1);
+            prop_assert_eq!(rest, expected);
+            prop_assert!(set.is_empty());
             prop_assert_eq!(wheel.bytes(), 0);
         }
     }

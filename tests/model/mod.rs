@@ -54,6 +54,7 @@ fn check(script: &Script, ran: &[Ran], name: &str) {
     for (place, view) in ran.iter().flat_map(|ran| &ran.held) {
         held.entry(*place).or_default().push(*view);
     }
+    let mut keys = 0;
     for (place, (step, (seen, views))) in script.steps.iter().zip(expected(script)).enumerate() {
         let at = || format!("{name}, step {place}: {step:?}, options {:?}", script.options);
         let mut outputs = Vec::new();
@@ -72,6 +73,7 @@ fn check(script: &Script, ran: &[Ran], name: &str) {
         counts.pending_records = levels.iter().sum(); // of workers to which nothing came as well
         assert_eq!(outputs, seen.outputs, "outputs of {}", at());
         assert_eq!(counts, seen.counts, "counts of {}", at());
+        keys = views.len();
         total.follow(&counts);
         assert_eq!(total.difference(), 0, "conservation of {}", at());
         assert_eq!(states.advance(step.epoch), views, "states of {}", at());
@@ -86,8 +88,9 @@ fn check(script: &Script, ran: &[Ran], name: &str) {
     }
     let ended = script.steps.last().is_some_and(|step| step.tick.is_some_and(|tick| tick.end));
     if ended && script.options.at_end == AtEnd::Delay {
-        assert!(ran.iter().all(|ran| (ran.gauges.0, ran.gauges.1) == (0, 0)), "gauges of {name}");
+        assert_eq!(total.pending_records, 0, "something waits after the end of {name}");
     }
+    assert_eq!(ran.iter().map(|ran| ran.gauges.0).sum::<usize>(), keys, "gauges of {name}");
     let pending: u64 = ran.iter().map(|ran| ran.gauges.1).sum();
     assert_eq!(pending, total.pending_records, "gauges of {name}");
 }

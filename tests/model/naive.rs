@@ -152,7 +152,7 @@ pub fn step(
             output = tell(key, slots, options, counts);
         }
         counts.expired_records += life.iter().flat_map(Life::slots).count() as u64;
-        life = None;
+        life = life.filter(|life| matches!(life, Life::Done { .. } | Life::Closed { .. }));
     }
     (life, output)
 }

@@ -93,7 +93,8 @@ pub fn run(worker: &mut Worker, script: &Script) -> Vec<Seen> {
             .map(|state| ((), state))
             .arrange_by_key()
             .join_core(clock.clone(), move |(), state, tick| {
-                (state.1.deadline() < tick.0 || tick.1 && retires).then(|| state.clone())
+                (state.1.deadline() < tick.0 || tick.1 && retires && state.1.slots().next().is_some())
+                    .then(|| state.clone())
             })
             .antijoin(arriving_keys)
             .map(|(key, life)| (key, Some(life), Vec::new()));

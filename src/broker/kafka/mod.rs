@@ -55,8 +55,9 @@
 //! allow it); read-ahead of 2 MiB per partition, and one answer of 256 KiB, or one larger message; 16,384 records or 128 MiB on
 //! their way to the broker; 2^24 partitions. gzip, snappy, lz4 and zstd are read and written.
 //!
-//! One answer per round trip: a broker that is far away wants larger ones (`fetch.message.max.bytes`, with more read-ahead,
-//! `queued.max.messages.kbytes`), which cost memory for every partition.
+//! One answer per round trip, and none while the last one is not taken: a broker that is far away wants larger ones
+//! (`fetch.message.max.bytes`) or more of them (`queued.min.messages`, `queued.max.messages.kbytes`), which cost memory for every
+//! partition. The pause between answers, `fetch.queue.backoff.ms`, trades latency for CPU of the broker, the client and the job.
 //!
 //! Security: TLS, certificates of the client, SASL PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512, by the client's own properties
 //! (`security.protocol`, `ssl.*`, `sasl.*`). GSSAPI (needs libsasl2) and OAUTHBEARER (needs an HTTP client) are refused by name.
