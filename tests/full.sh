@@ -1,10 +1,12 @@
 #!/bin/bash
 # usage: tests/full.sh [CASES]
 #
-# The long campaigns, beside tests/run.sh: all benches at full length, whose figures go to README (on a quiet machine), and the
-# property and model tests with CASES random cases each (default 100,000). Takes about an hour.
+# The long campaigns, beside tests/run.sh: lints of the default features, all benches at full length, whose figures go to README (on
+# a quiet machine), and the property and model tests with CASES random cases each (default 100,000). Takes about an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+cargo clippy --release --lib --bins -- -D warnings
 
 begin=$SECONDS
 cargo bench --features kafka --bench '*'

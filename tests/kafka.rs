@@ -99,7 +99,12 @@ pub(crate) fn make_topic_at(hosts: &str, name: &str, partitions: usize) -> Strin
 }
 
 pub(crate) fn make_topic_named(hosts: &str, name: &str, partitions: usize) {
-    let topic = NewTopic::new(name, partitions as i32, TopicReplication::Fixed(1));
+    make_topic_on(hosts, name, partitions, TopicReplication::Fixed(1));
+}
+
+/// The same with replicas where they are wanted.
+pub(crate) fn make_topic_on(hosts: &str, name: &str, partitions: usize, replicas: TopicReplication<'_>) {
+    let topic = NewTopic::new(name, partitions as i32, replicas);
     block_on(admin_at(hosts).create_topics([&topic], &AdminOptions::new()))
         .and_then(|made| made[0].clone().map_err(|(_, code)| KafkaError::AdminOp(code)))
         .expect("the topic can be made");

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rdkafka::admin::TopicReplication;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Message as _;
@@ -32,19 +33,35 @@ struct Broker {
 
 impl Broker {
     fn start() -> Broker {
+        Broker::start_as(None)
+    }
+
+    /// A broker of its own, or the second one of a cluster.
+    fn start_as(first: Option<&Broker>) -> Broker {
         static NEXT: AtomicU16 = AtomicU16::new(29_500); // brokers of other tests may be about to listen
         let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
         let mut ports = std::iter::from_fn(|| Some(NEXT.fetch_add(2, Ordering::SeqCst)).filter(|port| *port < 29_600));
         let port = ports.find(|port| is_free(*port) && is_free(port + 1)).expect("two free ports");
         let broker = Broker { folder: tempfile::tempdir().expect("a folder"), port };
-        broker.script("start.sh", &broker.port.to_string());
+        match first {
+            None => broker.script("start.sh", &broker.port.to_string()),
+            Some(first) => {
+                let mut command = broker.command("start.sh", &broker.port.to_string());
+                run(command.env("KAFKA_JOIN", first.folder.path()));
+            }
+        }
         broker
     }
 
-    fn script(&self, name: &str, argument: &str) {
+    fn command(&self, name: &str, argument: &str) -> Command {
         let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/brokers/kafka", name].iter().collect();
-        let output = Command::new(path).arg(self.folder.path()).arg(argument).output().expect("the script starts");
-        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let mut command = Command::new(path);
+        command.arg(self.folder.path()).arg(argument);
+        command
+    }
+
+    fn script(&self, name: &str, argument: &str) {
+        run(&mut self.command(name, argument));
     }
 
     /// Sends the broker a signal.
@@ -66,6 +83,11 @@ impl Drop for Broker {
             self.script("stop.sh", "-9");
         }
     }
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().expect("the script starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn write(writer: &mut dyn Writer, epoch: u64, numbers: std::ops::Range<u32>) {
@@ -205,6 +227,20 @@ struct Job {
 }
 
 impl Job {
+    /// Starts one on topics of two partitions each, with its files in the folder of a broker.
+    fn start(broker: &Broker, [one, two]: &[String; 2], prefix: &str) -> Job {
+        let arguments = format!(
+            "sync -b {} --topic_one {one} --topic_two {two} -o sync --topic_prefix {prefix} --topic_one_keys k --topic_two_keys k \
+             --window_time 600 --start earliest --kafka socket.timeout.ms=2000 -w 2",
+            broker.hosts()
+        );
+        let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
+        let log = broker.folder.path().join("job.log");
+        let to_log = std::fs::File::create(&log).expect("a file");
+        command.args(arguments.split(' ')).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(to_log);
+        Job { process: command.spawn().expect("the job starts"), log }
+    }
+
     /// It must still run.
     fn check(&mut self) {
         if let Some(status) = self.process.try_wait().expect("a process") {
@@ -270,19 +306,10 @@ fn the_job_goes_on_by_itself_when_its_broker_was_frozen_or_killed() {
     let broker = Broker::start();
     let hosts = broker.hosts();
     let topics = ["one", "two"].map(|name| crate::kafka::make_topic_at(&hosts, name, 2));
-    let prefix = &topics[0];
+    let prefix = topics[0].clone();
     let joined = format!("{prefix}.sync.out");
     crate::kafka::make_topic_named(&hosts, &joined, 2);
-    let arguments = format!(
-        "sync -b {hosts} --topic_one {} --topic_two {} -o sync --topic_prefix {prefix} --topic_one_keys k --topic_two_keys k \
-         --window_time 600 --start earliest --kafka socket.timeout.ms=2000 -w 2",
-        topics[0], topics[1]
-    );
-    let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
-    let log = broker.folder.path().join("job.log");
-    let to_log = std::fs::File::create(&log).expect("a file");
-    command.args(arguments.split(' ')).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(to_log);
-    let mut job = Job { process: command.spawn().expect("the job starts"), log };
+    let mut job = Job::start(&broker, &topics, &prefix);
     let load = Load::start(hosts.clone(), topics);
     let mut output = Output::new(&hosts, &joined);
     output.wait("the job is under load", 1_000, &mut job);
@@ -299,12 +326,52 @@ fn the_job_goes_on_by_itself_when_its_broker_was_frozen_or_killed() {
     let goal = load.pairs() + 1_000;
     output.wait("the job goes on after the kill", goal, &mut job);
 
+    let out = finish(load, output, job);
+    let retries = out.split("troubles: retries=").nth(1).and_then(|rest| rest.split(' ').next());
+    assert!(retries.is_some_and(|retries| retries.parse::<u64>().is_ok_and(|retries| retries > 0)), "{out}");
+}
+
+/// Ends load and job when everything is joined; what the job has printed.
+fn finish(load: Load, mut output: Output, mut job: Job) -> String {
     let pairs = load.stop();
     output.wait("everything is joined", pairs, &mut job);
     let out = job.stop();
     assert!(out.contains(&format!(" joined={pairs} ")) && out.contains(" difference=0"), "{out}");
-    let retries = out.split("troubles: retries=").nth(1).and_then(|rest| rest.split(' ').next());
-    assert!(retries.is_some_and(|retries| retries.parse::<u64>().is_ok_and(|retries| retries > 0)), "{out}");
     output.keys.sort_unstable();
     assert!(output.keys.into_iter().eq(0..pairs), "a pair was lost, or joined twice");
+    out
+}
+
+/// The nodes that lead the partitions of a topic.
+fn leaders(hosts: &str, topic: &str) -> Vec<i32> {
+    let client: BaseConsumer = ClientConfig::new().set("bootstrap.servers", hosts).create().expect("a client");
+    let metadata = client.fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+    metadata.topics()[0].partitions().iter().map(|partition| partition.leader()).collect()
+}
+
+#[test]
+#[ignore = "needs kafka: starts two of its own with tests/brokers/kafka/start.sh"]
+fn the_job_goes_on_by_itself_when_the_leader_of_its_partitions_moves() {
+    let first = Broker::start();
+    let second = Broker::start_as(Some(&first));
+    let hosts = first.hosts();
+    let (topics, prefix) = (["one".to_owned(), "two".to_owned()], "moved");
+    let joined = format!("{prefix}.sync.out");
+    let all = [&topics[0], &topics[1], &joined];
+    for topic in all {
+        crate::kafka::make_topic_on(&hosts, topic, 2, TopicReplication::Variable(&[&[2, 1], &[2, 1]]));
+        assert_eq!(leaders(&hosts, topic), [2, 2]);
+    }
+    let mut job = Job::start(&first, &topics, prefix);
+    let load = Load::start(hosts.clone(), topics.clone());
+    let mut output = Output::new(&hosts, &joined);
+    output.wait("the job is under load", 1_000, &mut job);
+
+    second.script("stop.sh", "-TERM"); // which hands its partitions over first
+    for topic in all {
+        until("the leader has moved", || leaders(&hosts, topic) == [1, 1]);
+    }
+    let goal = load.pairs() + 1_000;
+    output.wait("the job goes on with the other leader", goal, &mut job);
+    finish(load, output, job);
 }

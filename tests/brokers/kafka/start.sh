@@ -8,9 +8,10 @@
 #
 # Environment: KAFKA_JARS (folder of the jars), KAFKA_HEAP (default "-Xms64m -Xmx512m"), KAFKA_TIER (1: C1 compiler alone,
 # half the CPU to start, for tests; 4: for measurements). For secure.properties.in: KAFKA_SCRAM_USERS="NAME=PASSWORD ..."
-# (made for both SCRAM mechanisms when the folder is new) and KAFKA_PLAIN_USERS, the same for mechanism PLAIN.
+# (made for both SCRAM mechanisms when the folder is new) and KAFKA_PLAIN_USERS, the same for mechanism PLAIN. KAFKA_JOIN: the
+# folder of a node that runs; this one becomes the second of its cluster, and is no controller.
 set -eu
-[ $# -ge 2 ] || { sed -n 2,11p "$0" | cut -c3- >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n 2,12p "$0" | cut -c3- >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1"
 data=$(cd "$1" && pwd) port=$2 extra=${3:-}
@@ -33,10 +34,15 @@ for user in ${KAFKA_PLAIN_USERS:-}; do plain_users+=" user_${user%%=*}=\"${user#
 replace="s#@PORT@#$port#g; s#@CONTROLLER_PORT@#$((port + 1))#g; s#@DATA@#$data#g; s#@PLAIN_USERS@#$plain_users#g"
 for more in 2 3 4 5 6; do replace+="; s#@PORT$more@#$((port + more))#g"; done
 cat "$here/server.properties.in" ${extra:+"$extra"} | sed "$replace" >"$data/server.properties"
+if [ -n "${KAFKA_JOIN:-}" ]; then
+  { echo "process.roles=broker"; echo "node.id=2"; echo "listeners=PLAINTEXT://127.0.0.1:$port"
+    grep '^controller.quorum.voters=' "$KAFKA_JOIN/server.properties"; } >>"$data/server.properties"
+fi
 log="-Dlog4j2.configurationFile=$here/log4j2.properties"
 
 if [ ! -f "$data/log/meta.properties" ]; then
-  id=A$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | cut -c2-22) # a cluster id must not begin with "-"
+  [ -z "${KAFKA_JOIN:-}" ] || id=$(sed -n 's/^cluster.id=//p' "$KAFKA_JOIN/log/meta.properties")
+  [ -n "${id:-}" ] || id=A$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | cut -c2-22) # a cluster id must not begin with "-"
   scram=()
   for user in ${KAFKA_SCRAM_USERS:-}; do
     for mechanism in SCRAM-SHA-256 SCRAM-SHA-512; do
