@@ -13,7 +13,8 @@
 //! [`TimeMode::Event`] is the usual watermark: the largest timestamp read less `max_disorder`; a split with nothing to read for
 //! `idle_after` is left out until it has something again.
 //!
-//! A split time never goes back. The wall clock may jump: a jump interrupts caught-up time, so that no deadline passes by it.
+//! A split time never goes back. The wall clock may jump: a jump interrupts caught-up time, so that no deadline passes by it. What is
+//! less than a second is taken for slewing, and may make a window that much shorter or longer.
 
 use std::time::Duration;
 
