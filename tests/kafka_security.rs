@@ -179,11 +179,6 @@ fn cases(broker: &Broker) -> Vec<Case> {
         works("tls-plain", SASL_TLS, with(sasl(ssl, "PLAIN", (BOB.0, "${SYNCLINE_TEST_BOB}")), &ca)),
         works("tls-scram-256", SASL_TLS, with(sasl(ssl, "SCRAM-SHA-256", (ALICE.0, &from_file)), &ca)),
         works("tls-scram-512", SASL_TLS, with(sasl(ssl, "SCRAM-SHA-512", ALICE), &with(ca.clone(), &debug))),
-        // Nobody is asked where to start; commits that fail are no reason to end.
-        Case {
-            create: &["--create_topics", "1", "--start", "earliest"],
-            ..works("groupless-start", SASL, right("groupless"))
-        },
         fails(
             "wrong-scram",
             SASL_TLS,
@@ -343,7 +338,7 @@ fn a_secured_kafka_works_or_says_why_not_and_shows_no_secret() {
         scope.spawn(|| {
             broker.permit(&["looker"], &["Describe"], &["--topic", "--group"], "*");
             broker.permit(&["looker"], &["Write"], &["--topic"], "rights.sync.out");
-            broker.permit(&["groupless"], &["Read", "Write", "Create"], &["--topic"], "*");
+            broker.permit(&["groupless"], &["Read", "Write"], &["--topic"], "*");
         });
     });
     let cases = cases(&broker);
