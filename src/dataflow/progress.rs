@@ -89,7 +89,7 @@ const MOST_UNPUBLISHED: usize = 2;
 
 /// Bytes of output from which on a range is put at hand while another one is published. What is less waits and grows: small ranges
 /// would stand in a queue, each with the cost and the delay of a whole one.
-const LARGE: u64 = 512 << 10;
+const LARGE: Mark = 512 << 10;
 
 /// Worker 0 closes a range as soon as finished epochs have content, the last range is durable, and few are to be published.
 fn decide<'s>(
@@ -103,7 +103,7 @@ fn decide<'s>(
     let stream = marks.unary_frontier(Exchange::new(|_: &Mark| 0), "Ranges", |capability, info| {
         activator = Some(scope.activator_for(info.address));
         let mut capability = decides.then_some(capability);
-        let mut content: BTreeMap<Epoch, u64> = BTreeMap::new(); // the bytes of epochs at or above the capability
+        let mut content: BTreeMap<Epoch, Mark> = BTreeMap::new(); // the bytes of epochs at or above the capability
         let mut unpublished: VecDeque<Epoch> = VecDeque::new(); // the times at which ranges travel
         let mut next: Option<Epoch> = None; // the upper end of the last range: the next one begins there, so that none is left out
         move |(input, frontier), output| {
@@ -122,7 +122,7 @@ fn decide<'s>(
             let frontier = frontier.frontier().first().copied();
             let upper = frontier.unwrap_or_else(|| content.last_key_value().map_or(time, |(epoch, _)| epoch + 1));
             if content.first_key_value().is_some_and(|(epoch, _)| *epoch < upper) {
-                let bytes: u64 = content.range(..upper).map(|(_, bytes)| bytes).sum();
+                let bytes: Mark = content.range(..upper).map(|(_, bytes)| bytes).sum();
                 if !unpublished.is_empty() && bytes < LARGE {
                     return;
                 }

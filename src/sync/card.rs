@@ -70,6 +70,12 @@ pub(crate) fn add_dropped(card: &mut [u8], records: usize) {
     card[..SIDES].copy_from_slice(&dropped.to_le_bytes());
 }
 
+/// Whether these are the bytes of a card that was not forgotten.
+#[inline]
+pub(crate) fn is_live(card: &[u8]) -> bool {
+    card.get(SIDES).is_some_and(|sides| *sides != 0)
+}
+
 /// Marks a card as one that is not needed any more.
 pub(crate) fn forget(card: &mut [u8]) {
     card[SIDES] = 0;
@@ -89,10 +95,10 @@ pub(crate) struct Card<'a> {
 }
 
 impl<'a> Card<'a> {
-    /// The card in these bytes, if it was not forgotten.
+    /// The card in these bytes, which is not forgotten.
     #[inline]
-    pub(crate) fn new(bytes: &'a [u8], splits: &'a Splits) -> Option<Self> {
-        (bytes.get(SIDES).is_some_and(|sides| *sides != 0)).then_some(Card { bytes, splits })
+    pub(crate) fn new(bytes: &'a [u8], splits: &'a Splits) -> Self {
+        Card { bytes, splits }
     }
 
     /// The sides that the key was finished with: a bit for each.
@@ -187,13 +193,14 @@ mod tests {
             let bytes = &mut bytes[6..];
             add_dropped(bytes, 2);
             add_dropped(bytes, 1);
-            let card = Card::new(bytes, &splits).unwrap();
+            assert!(is_live(bytes));
+            let card = Card::new(bytes, &splits);
             assert_eq!((card.sides(), card.is_late(), card.dropped()), (0b101, true, 3));
             assert_eq!((card.key(), card.hash(), card.key_bytes()), (key.clone(), key.hash(), &key.bytes()[..]));
             let positions = [Some(entry(1)), None, Some(entry(30))].map(|entry| entry.map(|e| (e.split, e.offset)));
             assert_eq!(card.by_side(3), positions);
             forget(bytes);
-            assert!(Card::new(bytes, &splits).is_none());
+            assert!(!is_live(bytes));
         }
         assert_eq!(splits.ids.len(), 2);
     }

@@ -3,6 +3,7 @@
 //! Their cards stand one behind the other in chunks, as they are finished, and are forgotten in about that order.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::card::{self, Card, Splits};
 use super::key::Key;
@@ -27,18 +28,19 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn range(&self, index: usize) -> Option<std::ops::Range<usize>> {
+    /// Where the bytes of a card are.
+    fn range(&self, index: usize) -> Option<Range<usize>> {
         let start = *self.starts.get(index)? as usize;
         Some(start..self.starts.get(index + 1).map_or(self.bytes.len(), |next| *next as usize))
     }
 
     /// Drops the bytes of the cards that were forgotten.
-    fn compact(&mut self, splits: &Splits) {
+    fn compact(&mut self) {
         let mut bytes = Vec::with_capacity(self.bytes.len() - self.dead);
         for index in 0..self.starts.len() {
             let range = self.range(index).unwrap_or_default();
             self.starts[index] = bytes.len() as u32;
-            if Card::new(&self.bytes[range.clone()], splits).is_some() {
+            if card::is_live(&self.bytes[range.clone()]) {
                 bytes.extend_from_slice(&self.bytes[range]);
             }
         }
@@ -103,28 +105,32 @@ impl Finished {
         })
     }
 
+    /// The chunk of a card that was not forgotten, and where it is there.
+    #[inline]
+    fn find(&self, slot: u32) -> Option<(usize, Range<usize>)> {
+        let number = slot as usize / CHUNK;
+        let chunk = self.chunks.get(number)?;
+        let range = chunk.range(slot as usize % CHUNK)?;
+        card::is_live(&chunk.bytes[range.clone()]).then_some((number, range))
+    }
+
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<Card<'_>> {
-        let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        Card::new(&chunk.bytes[chunk.range(slot as usize % CHUNK)?], &self.splits)
+        let (number, range) = self.find(slot)?;
+        Some(Card::new(&self.chunks[number].bytes[range], &self.splits))
     }
 
     /// Counts records that came too late for a key; whether it is remembered.
     pub(crate) fn add_dropped(&mut self, slot: u32, records: usize) -> bool {
-        let known = self.get(slot).is_some();
-        let chunk = &mut self.chunks[slot as usize / CHUNK];
-        if let Some(range) = chunk.range(slot as usize % CHUNK).filter(|_| known) {
-            card::add_dropped(&mut chunk.bytes[range], records);
-        }
-        known
+        let Some((number, range)) = self.find(slot) else { return false };
+        card::add_dropped(&mut self.chunks[number].bytes[range], records);
+        true
     }
 
     /// Forgets a key; whether it was remembered.
     pub(crate) fn forget(&mut self, slot: u32, epoch: Epoch) -> bool {
-        let known = self.get(slot).is_some();
-        let number = slot as usize / CHUNK;
+        let Some((number, range)) = self.find(slot) else { return false };
         let chunk = &mut self.chunks[number];
-        let Some(range) = chunk.range(slot as usize % CHUNK).filter(|_| known) else { return false };
         self.held -= chunk.held();
         chunk.dead += range.len();
         card::forget(&mut chunk.bytes[range]);
@@ -133,7 +139,7 @@ impl Finished {
             *chunk = Chunk::default();
             self.retired.push_back((epoch, number as u32));
         } else if 2 * chunk.dead > chunk.bytes.len() {
-            chunk.compact(&self.splits);
+            chunk.compact();
         }
         self.held += chunk.held();
         self.len -= 1;

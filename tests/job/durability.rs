@@ -143,41 +143,42 @@ fn nothing_is_visible_or_committed_before_the_store_has_it() {
     running.stop().unwrap();
 }
 
-#[test]
-fn while_publishing_stands_still_what_follows_becomes_one_range() {
+/// Runs a job whose first publish stands still until `feed` is done; how many ranges were published.
+fn ranges(records: usize, feed: impl FnOnce(&MemoryBroker, &Running)) -> usize {
     let (broker, log, gate, quiet) = (broker(), Log::default(), Gate::new(false), Trouble::default());
     let sources = ["a", "b"].map(|topic| source(&broker, topic, &log, &quiet));
     let job = Job::new(GROUP).retry(eager());
     let running = Running::start(job, 1, copy(&sources, &sink(&broker, &log, &gate, &quiet)));
-    for round in 1..=20 {
-        feed(&broker, 4);
-        running.wait_read(4 * round); // so each round has epochs of its own
-    }
+    feed(&broker, &running);
     gate.open();
-    until("the output is there", || outputs(&broker).len() == 80);
+    until("the output is there", || outputs(&broker).len() == records);
     running.stop().unwrap();
-    let published = log.events().iter().filter(|event| matches!(event, Event::Published { .. })).count();
-    // One that was being published, and the rest.
-    assert!(published <= 2, "{published} ranges");
+    log.events().iter().filter(|event| matches!(event, Event::Published { .. })).count()
+}
+
+#[test]
+fn while_publishing_stands_still_what_follows_becomes_one_range() {
+    let published = ranges(80, |broker, running| {
+        for round in 1..=20 {
+            feed(broker, 4);
+            running.wait_read(4 * round); // so each round has epochs of its own
+        }
+    });
+    // One that was being published, the rest, and perhaps an epoch that was not complete yet when the publishing went on.
+    assert!(published <= 3, "{published} ranges");
 }
 
 #[test]
 fn while_publishing_stands_still_one_large_range_is_put_at_hand() {
-    let (broker, log, gate, quiet) = (broker(), Log::default(), Gate::new(false), Trouble::default());
-    let sources = ["a", "b"].map(|topic| source(&broker, topic, &log, &quiet));
-    let job = Job::new(GROUP).retry(eager());
-    let running = Running::start(job, 1, copy(&sources, &sink(&broker, &log, &gate, &quiet)));
     let large = "x".repeat(300 << 10);
-    for records in 1..=8 {
-        broker.append("b", 0, large.clone()).unwrap();
-        running.wait_read(records); // so each has an epoch of its own
-    }
-    gate.open();
-    until("the output is there", || outputs(&broker).len() == 8);
-    running.stop().unwrap();
-    let published = log.events().iter().filter(|event| matches!(event, Event::Published { .. })).count();
-    // One that was being published, one at hand, and the rest.
-    assert_eq!(published, 3);
+    let published = ranges(8, |broker, running| {
+        for records in 1..=8 {
+            broker.append("b", 0, large.clone()).unwrap();
+            running.wait_read(records);
+        }
+    });
+    // The same, and the one at hand.
+    assert!((3..=4).contains(&published), "{published} ranges");
 }
 
 #[test]

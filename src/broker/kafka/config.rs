@@ -45,8 +45,8 @@ const CONSUMER: [(&str, &str); 11] = [
     ("fetch.message.max.bytes", "262144"),
     // Read-ahead per partition: less starves the join, more is memory that no limit of the job sees, and cold when it is read.
     ("queued.max.messages.kbytes", "2048"),
-    // An answer is asked for when the last one was taken, after this pause in milliseconds at the latest. Else messages that come
-    // steadily are fetched by twos and threes, thousands of times a second, which keeps broker, client and worker busy with nothing.
+    // The next answer is asked for once the last one was taken, which is looked at after this pause in milliseconds. Else messages that
+    // come steadily are fetched by twos and threes, thousands of times a second: broker, client and worker are busy with nothing.
     ("queued.min.messages", "1"),
     ("fetch.queue.backoff.ms", "5"),
 ];
@@ -56,7 +56,7 @@ const PRODUCER: [(&str, &str); 9] = [
     ("acks", "all"),
     // What Java's clients do with the same key, so that the partitions of all writers agree.
     ("partitioner", "murmur2_random"),
-    // The records of a range are handed over in one go: they fill batches by themselves.
+    // The records of a range are handed over in one go, so to wait for more is latency alone; but 1 saves a busy broker requests.
     ("linger.ms", "0"),
     // The largest record, in bytes; the broker's own limit (message.max.bytes, default 1 MiB) must allow it too.
     ("message.max.bytes", "50000000"),
