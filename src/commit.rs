@@ -75,9 +75,21 @@ impl CommitThread {
         }
     }
 
+    /// Lets the thread commit what is left, and end.
+    pub fn finish(self) -> LastCommit {
+        LastCommit { ended: self.ended, thread: self.thread }
+    }
+}
+
+/// The last commit of an input, on its way.
+pub(crate) struct LastCommit {
+    ended: Receiver<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl LastCommit {
     /// Waits until everything is committed, or as long as told; says whether it is.
-    pub fn finish(self, longest: Duration) -> bool {
-        drop(self.done);
+    pub fn wait(self, longest: Duration) -> bool {
         self.ended.recv_timeout(longest) == Ok(true) && self.thread.join().is_ok()
     }
 }
@@ -167,7 +179,7 @@ mod tests {
                 .unwrap();
         let offsets = Offsets::from([(SplitId::numbered("topic", 0), Offset(1))]);
         thread.commit(Done { offsets, rejected: vec![] });
-        (thread.finish(Duration::from_secs(30)), status.snapshot().failed_commits)
+        (thread.finish().wait(Duration::from_secs(30)), status.snapshot().failed_commits)
     }
 
     #[test]

@@ -23,8 +23,9 @@ use crate::observe::{AheadInput, Status};
 use crate::pacing::{Decision, Pacer, Pacing};
 use crate::split_time::{Limit, Low, Now};
 
-/// How long the end of a job waits for the last commits.
-const LAST_COMMIT: Duration = Duration::from_secs(5);
+/// How long the end of a job waits for the last commits of all inputs. With the wait for the last publish it is below the
+/// ten seconds in which a process is to end.
+const LAST_COMMIT: Duration = Duration::from_secs(4);
 
 /// After how many records it is looked who is ahead, besides after every epoch. A batch of a reader may have more.
 const ALIGN_RECORDS: usize = 1_024;
@@ -135,8 +136,11 @@ impl Driver {
                 writer.finish();
             }
         }
-        for intake in self.intakes.take() {
-            if !intake.finish(LAST_COMMIT) {
+        // All at once: together they take no longer than one.
+        let commits: Vec<_> = self.intakes.take().into_iter().filter_map(|intake| intake.finish()).collect();
+        let deadline = self.threads_clock.monotonic() + LAST_COMMIT;
+        for commit in commits {
+            if !commit.wait(deadline.saturating_sub(self.threads_clock.monotonic())) {
                 tracing::warn!("the last commit is not confirmed; the next start may read a little again");
             }
         }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 
-use crate::commit::{CommitThread, Done, MOST_REJECTED};
+use crate::commit::{CommitThread, Done, LastCommit, MOST_REJECTED};
 use crate::dataflow::align::InputTimes;
 use crate::dataflow::clock::Report;
 use crate::dataflow::{Arrived, Rejected};
@@ -64,8 +64,8 @@ pub(crate) trait Intake {
     fn retire(&mut self, bound: Epoch);
     /// Keeps little of what waits to be retired, where commits are held back and nothing is stored.
     fn thin(&mut self);
-    /// Commits what is to be committed, and ends; waits no longer than told.
-    fn finish(self: Box<Self>, longest: Duration) -> bool;
+    /// Ends. What is still to be committed is on its way then.
+    fn finish(self: Box<Self>) -> Option<LastCommit>;
 }
 
 /// The time and the progress of a split.
@@ -352,7 +352,7 @@ impl<T: Data> Intake for TypedIntake<T> {
         }
     }
 
-    fn finish(self: Box<Self>, longest: Duration) -> bool {
-        self.committer.is_none_or(|committer| committer.finish(longest))
+    fn finish(self: Box<Self>) -> Option<LastCommit> {
+        self.committer.map(CommitThread::finish)
     }
 }

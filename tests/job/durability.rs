@@ -4,7 +4,7 @@
 //! frames that leave epochs out, differ between workers, or whose offsets are not those of their end.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use syncline::checkpoint::Frame;
 use syncline::epoch::Epoch;
@@ -179,6 +179,23 @@ fn while_publishing_stands_still_one_large_range_is_put_at_hand() {
     });
     // The same, and the one at hand.
     assert!((3..=4).contains(&published), "{published} ranges");
+}
+
+/// Would catch: waits for the last commits of several inputs one after the other, longer than the end of a job may take.
+#[test]
+fn a_job_stops_in_time_though_no_input_can_commit() {
+    let (broker, log, trouble) = (broker(), Log::default(), Trouble::default());
+    let sources = ["a", "b", "a", "b"].map(|topic| source(&broker, topic, &log, &trouble));
+    let job = Job::new(GROUP).retry(eager());
+    let running = Running::start(job, 1, copy(&sources, &sink(&broker, &log, &Gate::new(true), &Trouble::default())));
+    trouble.hang_commits(true);
+    feed(&broker, 8);
+    until("the output is there", || outputs(&broker).len() == 8);
+    let stopped = Instant::now();
+    running.stop().unwrap();
+    let took = stopped.elapsed();
+    trouble.hang_commits(false);
+    assert!(took < Duration::from_secs(10), "it took {took:?}"); // one after the other, it is 20 s
 }
 
 #[test]

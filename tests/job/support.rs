@@ -226,6 +226,7 @@ struct Flags {
     hidden: Mutex<BTreeSet<u32>>,
     fatal: AtomicBool,
     unreachable: AtomicBool,
+    commits_hang: AtomicBool,
 }
 
 impl Trouble {
@@ -240,6 +241,10 @@ impl Trouble {
     /// Reading fails, and is worth another try.
     pub fn be_unreachable(&self, unreachable: bool) {
         self.0.unreachable.store(unreachable, Ordering::SeqCst);
+    }
+    /// Commits are not answered.
+    pub fn hang_commits(&self, hang: bool) {
+        self.0.commits_hang.store(hang, Ordering::SeqCst);
     }
     /// The next call fails for good.
     pub fn be_fatal(&self) {
@@ -278,7 +283,8 @@ impl Source for WatchedSource {
     }
     fn open(&mut self, assignments: &[Assignment]) -> Result<(Box<dyn Reader>, Box<dyn Committer>)> {
         let (reader, committer) = self.0.open(assignments)?;
-        Ok((Box::new(WatchedReader(reader, self.2.clone())), Box::new(WatchedCommitter(committer, self.1.clone()))))
+        let committer = WatchedCommitter(committer, self.1.clone(), self.2.clone());
+        Ok((Box::new(WatchedReader(reader, self.2.clone())), Box::new(committer)))
     }
     fn replay(&self) -> Replay {
         self.0.replay()
@@ -312,10 +318,13 @@ impl Reader for WatchedReader {
     }
 }
 
-struct WatchedCommitter(Box<dyn Committer>, Log);
+struct WatchedCommitter(Box<dyn Committer>, Log, Trouble);
 
 impl Committer for WatchedCommitter {
     fn commit(&mut self, offsets: &Offsets, rejected: &[(SplitId, Offset, Reason)]) -> Result<()> {
+        while self.2.0.commits_hang.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10)); // until the test is over
+        }
         self.1.push(Event::Committed { offsets: offsets.clone() });
         self.0.commit(offsets, rejected)
     }
