@@ -90,7 +90,7 @@ impl Share {
 }
 
 /// Identifies an item within its collection: two items with the same id have the same bytes. Mostly a hash of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ItemId(pub u128);
 
 /// A net change of a collection: an item is there so many times more, or less.

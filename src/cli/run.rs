@@ -182,7 +182,7 @@ fn conservation(tally: &Tally, status: &crate::observe::Status) -> Conservation 
     let totals = tally.totals();
     Conservation {
         records_in: totals.records_in,
-        restored: 0,
+        restored: totals.counts.restored_records,
         joined_records: totals.counts.joined_records,
         expired: totals.counts.expired_records,
         pending: totals.counts.pending_records,
