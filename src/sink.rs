@@ -31,11 +31,11 @@ pub enum Guarantee {
 }
 
 /// The number of a writer among those of all workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Slot(pub usize);
 
 /// Grows at each start of a job; fences older runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunNumber(pub u64);
 
 /// The index of an output (joined, delay, dead letter) in the list that the sink was opened with.
