@@ -61,6 +61,8 @@ pub mod checkpoint;
 pub mod commit;
 
 mod blocks;
+mod crash;
+mod varint;
 pub mod control;
 pub mod job;
 pub mod observe;

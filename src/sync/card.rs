@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes};
 
 use super::key::{Key, KeyHash};
 use super::record::Entry;
-use super::varint;
+use crate::varint;
 use crate::message::{Offset, SplitId};
 
 // The layout: number dropped (u32), sides (a bit each), flags, the hash if it is the caller's own, for each side that is present

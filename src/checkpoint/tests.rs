@@ -1,0 +1,1 @@
+//! The store on a simulated disk and on a real one.
