@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checkpoint::{NullStore, Store};
+use crate::checkpoint::{Identity, NullStore, Store};
 use crate::control::Control;
 use crate::dataflow::{Flow, JobContext, run_worker};
 use crate::epoch::{Clock, SteadyClock, SystemClock};
@@ -43,7 +43,7 @@ pub struct Job {
 
 impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Job").field("name", &self.context.name).field("pacing", &self.context.pacing).finish()
+        f.debug_struct("Job").field("name", &self.context.identity.job).field("pacing", &self.context.pacing).finish()
     }
 }
 
@@ -66,7 +66,9 @@ impl Job {
                 max_records: None,
                 retry: RetryPolicy::default(),
                 new_store: Arc::new(move || Box::new(NullStore::new(started))),
-                name: name.into(),
+                identity: Identity { job: name.into(), settings: vec![] },
+                take_over: false,
+                accept_changes: false,
             },
         }
     }
@@ -136,12 +138,33 @@ impl Job {
         self
     }
 
-    /// Writes checkpoints. Every worker makes its own store. For the tests of the order of things only: nothing is restored from
-    /// one yet, and commits no more wait for records that wait.
-    #[doc(hidden)]
+    /// Keeps checkpoints: a restart goes on from the last one, with any number of workers. Every worker makes its own store, of the
+    /// same place. Only what goes through [`Flow::durable`] survives, offsets and outputs apart.
     #[must_use]
     pub fn store(mut self, new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>) -> Self {
         self.context.new_store = new_store;
+        self
+    }
+
+    /// What the state depends on, by name, such as the fields of a key: a checkpoint of other settings is refused, unless changes are
+    /// accepted.
+    #[must_use]
+    pub fn settings(mut self, settings: Vec<(String, String)>) -> Self {
+        self.context.identity.settings = settings;
+        self
+    }
+
+    /// Goes on from the checkpoint of other settings; what this job does not have any more is left out.
+    #[must_use]
+    pub fn accept_changes(mut self, accept: bool) -> Self {
+        self.context.accept_changes = accept;
+        self
+    }
+
+    /// Takes the store from a run that lives, or seems to: that one is fenced.
+    #[must_use]
+    pub fn take_over(mut self, take_over: bool) -> Self {
+        self.context.take_over = take_over;
         self
     }
 

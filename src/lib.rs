@@ -33,6 +33,7 @@
 //! | `kafka-vendored` | the same with OpenSSL built from source, too: needs Perl instead of the headers, and minutes |
 //! | `mimalloc` (default) | the allocator of the binary; library users choose their own |
 //! | `conformance` | the suite of promises for adapters |
+//! | `crash-points` | places at which tests let a process die |
 //! | `abomonation` | a comparison in the codec bench; unsound, never used by the library |
 //!
 //! `timely` and `differential_dataflow` are re-exported in the versions that the API is made of.

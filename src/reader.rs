@@ -98,6 +98,8 @@ pub(crate) struct ReaderSpec<T> {
     pub control: Control,
     pub status: Arc<Status>,
     pub wake: Wake,
+    /// Where a checkpoint says that splits go on; empty if there is none.
+    pub resume: Offsets,
 }
 
 /// What the worker holds of the threads.
@@ -155,7 +157,11 @@ impl<T: Send + 'static> ReaderSpec<T> {
         self.check_any(&found)?;
         self.check_exact(&found)?;
         let mine: Vec<Split> = found.iter().filter(|split| self.is_mine(split)).cloned().collect();
-        let Some(assignments) = self.persist(|| self.assignments(&mut *source, &mine, &self.start).map(Some))? else {
+        let start = match self.resume.is_empty() {
+            true => self.start.clone(),
+            false => resumed(&self.resume, &mine), // whatever was said: it was said to an earlier run
+        };
+        let Some(assignments) = self.persist(|| self.assignments(&mut *source, &mine, &start).map(Some))? else {
             return Ok(());
         };
         let bounded_input = self.until != Until::Never;
@@ -227,6 +233,9 @@ impl<T: Send + 'static> ReaderSpec<T> {
     /// A position that names a split must mean one: the rest would silently begin at its beginning.
     fn check_exact(&self, found: &[Split]) -> Result<()> {
         let Position::Exact(offsets) = &self.start else { return Ok(()) };
+        if !self.resume.is_empty() {
+            return Ok(());
+        }
         let unknown: Vec<&String> =
             offsets.keys().filter(|name| found.iter().all(|split| split.name != **name)).collect();
         if unknown.is_empty() {
@@ -300,6 +309,12 @@ impl<T: Send + 'static> ReaderSpec<T> {
     fn seed(&self) -> u64 {
         self.clock.wall() ^ (self.ordinal as u64) << 32 ^ (self.worker as u64) << 48
     }
+}
+
+/// Where splits go on that a checkpoint may know; the others begin at their beginning.
+fn resumed(resume: &Offsets, splits: &[Split]) -> Position {
+    let known = |split: &Split| Some((split.name.clone(), *resume.get(&split.id)?));
+    Position::Exact(splits.iter().filter_map(known).collect())
 }
 
 /// Which worker reads a split: the same one for ever, also if the split is found late.

@@ -31,7 +31,6 @@
 //!
 //! A frame counts as durable only if after its append the claim still names this run: an older run that wakes up is
 //! [`Fenced`](crate::ErrorKind::Fenced), and what it had appended after the cut does not exist.
-
 //!
 //! [`FolderStore`] keeps all of it in a folder; [`inspect`](inspect()) reads one that belongs to somebody else.
 
@@ -54,7 +53,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::epoch::Epoch;
 use crate::error::Result;
-use crate::message::{Offset, SplitId};
+use crate::message::{Offset, Offsets, SplitId};
 use crate::sink::{RunNumber, Slot};
 
 pub use disk::{Disk, LocalDisk};
@@ -194,6 +193,19 @@ pub struct Restored {
     pub splits: Vec<SplitMark>,
     /// Ranges that were not known to be published, of all slots, by slot and then by range.
     pub outbox: Vec<Pending>,
+}
+
+impl Restored {
+    /// What is known of a split of the input with this number.
+    pub fn mark(&self, source: usize, split: SplitId) -> Option<&SplitMark> {
+        self.splits.iter().find(|mark| (mark.source as usize, mark.split) == (source, split))
+    }
+
+    /// The next offsets of the splits of an input.
+    pub fn offsets(&self, source: usize) -> Offsets {
+        let marks = self.splits.iter().filter(|mark| mark.source as usize == source);
+        marks.map(|mark| (mark.split, mark.offset)).collect()
+    }
 }
 
 /// Where checkpoints are kept. One object per worker. Every method may block: `append` and `compact` have a thread of their own,

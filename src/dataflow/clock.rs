@@ -78,6 +78,13 @@ impl Heard {
         Heard { told: RefCell::new(Told::new(peers)), ..Heard::default() }
     }
 
+    /// Goes on from the clock of a checkpoint, whose state enters at an epoch.
+    pub fn restore(&self, rebuild: Option<Epoch>, time: u64) {
+        if let Some(epoch) = rebuild {
+            self.tick(epoch, time);
+        }
+    }
+
     /// An epoch is finished.
     fn tick(&self, epoch: Epoch, time: u64) {
         if self.time.replace(time) != time {
@@ -163,11 +170,15 @@ impl Times {
     }
 }
 
-/// Computes the clock of every epoch that somebody closed.
-pub(crate) fn clock<'s>(reports: Stream<'s, Epoch, Vec<Report>>, heard: Rc<Heard>) -> Stream<'s, Epoch, Vec<Tick>> {
+/// Computes the clock of every epoch that somebody closed. `start` is where it goes on from.
+pub(crate) fn clock<'s>(
+    reports: Stream<'s, Epoch, Vec<Report>>,
+    heard: Rc<Heard>,
+    start: u64,
+) -> Stream<'s, Epoch, Vec<Tick>> {
     let peers = reports.scope().peers();
     reports.broadcast().unary_frontier(Pipeline, "Clock", move |_capability, _info| {
-        let mut times = Times { workers: vec![None; peers], now: 0 };
+        let mut times = Times { workers: vec![None; peers], now: start };
         let mut waiting: BTreeMap<Epoch, (Capability<Epoch>, Vec<Report>)> = BTreeMap::new();
         move |(input, frontier), output| {
             input.for_each(|capability, reports| {

@@ -12,6 +12,7 @@ use timely::worker::Worker;
 use crate::control::Control;
 use crate::dataflow::align::Ahead;
 use crate::dataflow::clock::{Alarm, Alarms, Heard, Report, ring};
+use crate::dataflow::durable::Keeper;
 use crate::dataflow::input::{Handle, Taken};
 use crate::dataflow::output::WriterThread;
 use crate::dataflow::progress::{SharedIntakes, Watch};
@@ -90,6 +91,8 @@ pub(crate) struct Driver {
     /// The inputs are left alone until a wait ends: readers need not wake the worker.
     pub naps: bool,
     pub status: Arc<Status>,
+    /// Changes of state that wait to be put into a frame.
+    pub keeper: Rc<Keeper>,
 }
 
 /// The first element of a probe's frontier; the end of time if it is empty.
@@ -188,7 +191,8 @@ impl Driver {
         // Splits that are paused wait for the times of others, which come with their epochs.
         let waits_for_time = self.paused > 0
             || self.paused != self.reported_paused
-            || self.gauges.iter().any(|gauges| gauges.waits_for_time.get());
+            || self.gauges.iter().any(|gauges| gauges.waits_for_time.get())
+            || self.intakes.borrow().iter().any(|intake| intake.is_unmarked());
         match self.pacer.decide(self.clock.monotonic(), waits_for_time) {
             Decision::Close => {
                 self.close();
@@ -264,7 +268,7 @@ impl Driver {
         }
         let undurable: usize = self.writers.iter().map(|writer| writer.undurable_bytes()).sum();
         // What was read here may be written by another worker: the frontier knows. Twice, as some of it is still in the dataflow.
-        let full = undurable > self.pacing.max_undurable_bytes
+        let full = undurable + self.keeper.bytes() > self.pacing.max_undurable_bytes
             || self.unpublished.1 > self.pacing.max_undurable_bytes.saturating_mul(2);
         let state = self.state_bytes();
         match self.max_state_bytes {

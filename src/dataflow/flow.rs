@@ -15,14 +15,17 @@ use timely::dataflow::operators::{Concat, Input as _, Probe};
 use timely::dataflow::{ProbeHandle, Scope, Stream};
 use timely::worker::Worker;
 
-use crate::checkpoint::Store;
+use crate::checkpoint::{Identity, Restored, Store};
 use crate::codec::NewCodec;
 use crate::control::Control;
 use crate::dataflow::clock::{Alarms, Heard, Report, alarms, clock};
 use crate::dataflow::driver::{Driver, farewell};
+use crate::dataflow::durable::{Keeper, Restore};
 use crate::dataflow::input::{Data, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
+use crate::dataflow::patience::Patience;
 use crate::dataflow::progress::{Mark, SharedIntakes, Stages, StoreThread, stages};
+use crate::dataflow::start;
 use crate::dataflow::wake::Waker;
 use crate::dataflow::{Arrived, Gauges, Read, Rejected, TIMED, Tick};
 use crate::epoch::{Clock, Epoch, SystemClock};
@@ -121,24 +124,40 @@ pub(crate) struct JobContext {
     pub max_records: Option<u64>,
     pub retry: RetryPolicy,
     pub new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>,
-    pub name: String,
+    /// Which job it is, so that no other one's state is taken for its own.
+    pub identity: Identity,
+    pub take_over: bool,
+    pub accept_changes: bool,
+}
+
+impl JobContext {
+    /// How long the threads that publish and checkpoint try.
+    pub fn patience(&self) -> Patience {
+        let (clock, control, status) = (Arc::clone(&self.clock), self.control.clone(), Arc::clone(&self.status));
+        Patience { retry: self.retry, clock, control, status }
+    }
 }
 
 /// A dataflow under construction on one worker.
 pub struct Flow<'s> {
-    context: Arc<JobContext>,
-    scope: Scope<'s, Epoch>,
+    pub(super) context: Arc<JobContext>,
+    pub(super) scope: Scope<'s, Epoch>,
     wake: Waker,
     intakes: SharedIntakes,
     rejected: Stream<'s, Epoch, Vec<Rejected>>,
     reports: Stream<'s, Epoch, Vec<Report>>,
     ticks: Stream<'s, Epoch, Vec<Tick>>,
-    marks: Vec<Stream<'s, Epoch, Vec<Mark>>>,
+    pub(super) marks: Vec<Stream<'s, Epoch, Vec<Mark>>>,
     writers: Vec<Rc<WriterThread>>,
     waiting: Vec<ProbeHandle<Epoch>>,
     gauges: Vec<Rc<Gauges>>,
-    store: Box<dyn Store>,
+    pub(super) store: Box<dyn Store>,
     run: crate::sink::RunNumber,
+    /// What the last run has left.
+    pub(super) restored: Arc<Restored>,
+    pub(super) keeper: Rc<Keeper>,
+    /// Where the items of durable collections enter.
+    pub(super) restores: Vec<Box<dyn Restore>>,
 }
 
 impl std::fmt::Debug for Flow<'_> {
@@ -175,6 +194,7 @@ impl<'s> Flow<'s> {
             control: context.control.clone(),
             status: Arc::clone(&context.status),
             wake: self.wake.nudge(),
+            resume: self.restored.offsets(index),
         };
         let reader = reader.spawn()?;
         let intake = TypedIntake::new(
@@ -186,6 +206,8 @@ impl<'s> Flow<'s> {
             context.max_ahead,
             input.on_bad,
             input.on_null,
+            Arc::clone(&self.restored),
+            self.store.keeps(),
         );
         self.intakes.borrow_mut().push(Box::new(intake));
         Ok(stream)
@@ -283,15 +305,14 @@ impl<'s> Flow<'s> {
         let spec = WriterSpec {
             new_sink: Arc::clone(sink),
             context: WriterContext { slot, output, run: self.run, entities, dead_letter, outbox: self.store.keeps() },
-            retry: self.context.retry,
-            clock: Arc::clone(&self.context.clock),
-            control: self.context.control.clone(),
-            status: Arc::clone(&self.context.status),
+            patience: self.context.patience(),
+            peers: self.scope.peers(),
+            restored: Arc::clone(&self.restored),
         };
         let name = format!("write-{output}-{}", slot.0);
         let writer = Rc::new(WriterThread::spawn(spec, name, self.wake.answer())?);
         self.writers.push(Rc::clone(&writer));
-        self.marks.push(write(streams, writer, self.scope));
+        self.marks.push(write(streams, writer, self.rebuild(), self.scope));
         Ok(())
     }
 
@@ -354,101 +375,109 @@ fn build_worker(
     alarms: &Alarms,
 ) -> Result<Driver> {
     let mut store = (context.new_store)();
-    let claim = store.claim(&context.name, false)?;
-    let restored = store.load()?;
-    store.manifest(worker.peers())?;
+    let (claim, restored) = start::begin(worker, &mut *store, context, &heard)?;
+    let keeps = store.keeps();
     let index = worker.index();
     let wake = Waker::new();
-    let epoch = context.clock.wall().max(restored.above);
-    let (driver, addresses) = worker.dataflow::<Epoch, _, _>(|scope| -> Result<_> {
-        let (mut reports_in, reports) = scope.new_input::<Vec<Report>>();
-        let (mut rejected_in, rejected) = scope.new_input::<Vec<Rejected>>();
-        let mut flow = Flow {
-            context: Arc::clone(context),
-            scope,
-            wake: wake.clone(),
-            intakes: Rc::new(RefCell::new(vec![])),
-            rejected,
-            ticks: clock(reports.clone(), Rc::clone(&heard)),
-            reports,
-            marks: vec![],
-            writers: vec![],
-            waiting: vec![],
-            gauges: vec![],
-            store,
-            run: claim.run,
-        };
-        build(&mut flow)?;
-        if flow.marks.is_empty() {
-            let text = "the dataflow has neither an output nor a completion: nobody could tell when an epoch is done";
-            return Err(Error::new(ErrorKind::Config, text));
-        }
-        let complete = ProbeHandle::new();
-        let read = flow.reports.filter(|report| report.dirty).map(|_| 0);
-        let marks = flow.marks.into_iter().fold(read, |all, marks| all.concat(marks)).probe_with(&complete);
-        let store = match flow.store.keeps() {
-            true => {
-                let name = format!("store-{index}");
-                Some(StoreThread::spawn(flow.store, name, context.control.clone(), wake.answer())?)
-            }
-            false => None,
-        };
-        let intakes = Rc::clone(&flow.intakes);
-        let offsets_at = move |bound| intakes.borrow().iter().map(|intake| intake.offsets_at(bound)).collect();
-        let watch = stages(
-            marks,
-            Stages {
-                writers: flow.writers.clone(),
+    let epoch = context.clock.wall().max(restored.above + 1);
+    let rebuild = restored.any.then_some(restored.upper);
+    heard.restore(rebuild, restored.clock);
+    let ((driver, addresses), (mut store, start_store), restores) =
+        worker.dataflow::<Epoch, _, _>(|scope| -> Result<_> {
+            let (mut reports_in, reports) = scope.new_input::<Vec<Report>>();
+            let (mut rejected_in, rejected) = scope.new_input::<Vec<Rejected>>();
+            let mut flow = Flow {
+                context: Arc::clone(context),
+                scope,
+                wake: wake.clone(),
+                intakes: Rc::new(RefCell::new(vec![])),
+                rejected,
+                ticks: clock(reports.clone(), Rc::clone(&heard), restored.clock),
+                reports,
+                marks: vec![],
+                writers: vec![],
+                waiting: vec![],
+                gauges: vec![],
                 store,
-                offsets_at: Box::new(offsets_at),
+                run: claim.run,
+                restored: Arc::clone(&restored),
+                keeper: Rc::default(),
+                restores: vec![],
+            };
+            build(&mut flow)?;
+            if flow.marks.is_empty() {
+                let text =
+                    "the dataflow has neither an output nor a completion: nobody could tell when an epoch is done";
+                return Err(Error::new(ErrorKind::Config, text));
+            }
+            let complete = ProbeHandle::new();
+            let read = flow.reports.filter(|report| report.dirty).map(|_| 0);
+            let marks = flow.marks.into_iter().fold(read, |all, marks| all.concat(marks)).probe_with(&complete);
+            let (thread, start_store) = StoreThread::new();
+            let intakes = Rc::clone(&flow.intakes);
+            let marks_at =
+                move |bound| intakes.borrow_mut().iter_mut().flat_map(|intake| intake.marks_at(bound)).collect();
+            let watch = stages(
+                marks,
+                Stages {
+                    writers: flow.writers.clone(),
+                    store: keeps.then_some(thread),
+                    keeper: Rc::clone(&flow.keeper),
+                    marks_at: Box::new(marks_at),
+                    rebuild,
+                    heard: Rc::clone(&heard),
+                    status: Arc::clone(&context.status),
+                },
+            );
+            reports_in.advance_to(epoch);
+            rejected_in.advance_to(epoch);
+            flow.intakes.borrow_mut().iter_mut().for_each(|intake| intake.advance_to(epoch));
+            let driver = Driver {
+                worker: index,
+                clock: Arc::clone(&context.clock),
+                control: context.control.clone(),
+                pacer: Pacer::new(context.pacing, context.clock.monotonic()),
+                pacing: context.pacing,
+                max_state_bytes: context.max_state_bytes,
+                max_drift: context.max_drift.unwrap_or(Some(context.mode.max_drift())),
+                paused: 0,
+                reported_paused: 0,
+                unaligned: 0,
+                standing: None,
+                max_records: context.max_records,
+                epoch,
+                intakes: flow.intakes,
+                opened: false,
+                inputs: Some((reports_in, rejected_in)),
+                alarms: Rc::clone(alarms),
+                stops: false,
+                unpublished: Default::default(),
                 heard: Rc::clone(&heard),
+                complete,
+                waiting: flow.waiting,
+                writers: flow.writers,
+                writers_ready: 0,
+                gauges: flow.gauges,
+                bound: 0,
+                stages: None.into(),
+                waker: wake.clone(),
+                drained: None,
+                threads_clock: SystemClock::new(),
+                naps: false,
                 status: Arc::clone(&context.status),
-            },
-        );
-        reports_in.advance_to(epoch);
-        rejected_in.advance_to(epoch);
-        flow.intakes.borrow_mut().iter_mut().for_each(|intake| intake.advance_to(epoch));
-        let driver = Driver {
-            worker: index,
-            clock: Arc::clone(&context.clock),
-            control: context.control.clone(),
-            pacer: Pacer::new(context.pacing, context.clock.monotonic()),
-            pacing: context.pacing,
-            max_state_bytes: context.max_state_bytes,
-            max_drift: context.max_drift.unwrap_or(Some(context.mode.max_drift())),
-            paused: 0,
-            reported_paused: 0,
-            unaligned: 0,
-            standing: None,
-            max_records: context.max_records,
-            epoch,
-            intakes: flow.intakes,
-            opened: false,
-            inputs: Some((reports_in, rejected_in)),
-            alarms: Rc::clone(alarms),
-            stops: false,
-            unpublished: Default::default(),
-            heard: Rc::clone(&heard),
-            complete,
-            waiting: flow.waiting,
-            writers: flow.writers,
-            writers_ready: 0,
-            gauges: flow.gauges,
-            bound: 0,
-            stages: None.into(),
-            waker: wake.clone(),
-            drained: None,
-            threads_clock: SystemClock::new(),
-            naps: false,
-            status: Arc::clone(&context.status),
-            watch,
-        };
-        Ok((driver, vec![scope.addr()]))
-    })?;
+                watch,
+                keeper: flow.keeper,
+            };
+            Ok(((driver, vec![scope.addr()]), (flow.store, start_store), flow.restores))
+        })?;
     let mut paths: Vec<Vec<usize>> = addresses.iter().map(|address| address.to_vec()).collect();
     paths.extend(driver.watch.answers.iter().map(|path| path.to_vec()));
     let activators = paths.into_iter().map(|path| worker.sync_activator_for(path)).collect();
     wake.set(activators);
     context.control.on_wake(wake.answer());
+    if keeps {
+        start::restore(worker, &mut *store, restores, context)?;
+        start_store.start(store, index, context, wake.answer())?;
+    }
     Ok(driver)
 }

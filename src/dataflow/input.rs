@@ -1,6 +1,7 @@
 //! From the reader threads into the dataflow: the worker's side of one input.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
@@ -9,13 +10,15 @@ use serde::de::DeserializeOwned;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 
+use crate::checkpoint::{Restored, SplitMark};
 use crate::commit::{CommitThread, Done, LastCommit, MOST_REJECTED};
 use crate::dataflow::align::InputTimes;
 use crate::dataflow::clock::Report;
+use crate::dataflow::marks::Marks;
 use crate::dataflow::{Arrived, Rejected};
 use crate::epoch::Epoch;
 use crate::ledger::Ledger;
-use crate::message::{Offset, Offsets, Reason, SplitId};
+use crate::message::{Offset, Reason, SplitId};
 use crate::reader::{FromReader, Item, OnBad, ReaderThread};
 use crate::source::Evidence;
 use crate::split_time::{Limit, Low, Now, SplitTime, TimeMode};
@@ -58,8 +61,10 @@ pub(crate) trait Intake {
     fn advance_to(&mut self, epoch: Epoch);
     /// Closes the dataflow's input: nothing will enter any more.
     fn close_input(&mut self);
-    /// The offsets that a checkpoint at this bound must hold.
-    fn offsets_at(&self, bound: Epoch) -> Offsets;
+    /// Whether it has splits whose beginnings no checkpoint has yet.
+    fn is_unmarked(&self) -> bool;
+    /// What a checkpoint at this bound must say of its splits, as far as it is new.
+    fn marks_at(&mut self, bound: Epoch) -> Vec<SplitMark>;
     /// Everything below the bound is done.
     fn retire(&mut self, bound: Epoch);
     /// Keeps little of what waits to be retired, where commits are held back and nothing is stored.
@@ -92,6 +97,12 @@ pub(crate) struct TypedIntake<T: Data> {
     on_null: OnBad,
     splits: Vec<SplitState>,
     ledger: Ledger,
+    /// What the last run has left.
+    restored: Arc<Restored>,
+    /// Where checkpoints are kept.
+    marks: Option<Marks>,
+    /// Splits were opened whose offsets no checkpoint has.
+    unmarked: bool,
     /// Rejected messages whose epochs are not done; shrinks with the bound.
     rejections: BTreeMap<Epoch, Vec<(SplitId, Offset, Reason)>>,
     opened: bool,
@@ -115,6 +126,8 @@ impl<T: Data> TypedIntake<T> {
         max_ahead: Duration,
         on_bad: OnBad,
         on_null: OnBad,
+        restored: Arc<Restored>,
+        keeps: bool,
     ) -> Self {
         TypedIntake {
             name,
@@ -129,6 +142,9 @@ impl<T: Data> TypedIntake<T> {
             on_null,
             splits: Vec::new(),
             ledger: Ledger::new(),
+            restored,
+            marks: keeps.then(|| Marks::new(index)),
+            unmarked: false,
             rejections: BTreeMap::new(),
             opened: false,
             ended: false,
@@ -147,8 +163,12 @@ impl<T: Data> TypedIntake<T> {
     fn opened(&mut self, splits: Vec<(SplitId, Offset)>) {
         self.opened = true;
         self.ledger.restore(&splits.iter().copied().collect());
+        self.unmarked |= self.marks.is_some() && !splits.is_empty();
         for (id, _) in splits {
-            let time = SplitTime::new(self.mode, self.max_ahead);
+            let mut time = SplitTime::new(self.mode, self.max_ahead);
+            if let Some(mark) = self.restored.mark(self.index, id) {
+                time.restore((mark.time, mark.timed));
+            }
             self.splits.push(SplitState { id, time, paused: false });
         }
     }
@@ -302,7 +322,8 @@ impl<T: Data> Intake for TypedIntake<T> {
     fn close(&mut self, epoch: Epoch, now: Now, report: &mut Report) {
         self.ledger.close(epoch);
         let refused: u64 = self.refused.iter().sum();
-        report.dirty |= self.records + refused > 0;
+        // Where a new split begins must be durable even if nothing comes: the next run is to begin there too.
+        report.dirty |= self.records + refused > 0 || std::mem::take(&mut self.unmarked);
         report.records += std::mem::take(&mut self.records) + refused;
         report.ahead += std::mem::take(&mut self.ahead);
         for (total, refused) in report.refused.iter_mut().zip(std::mem::take(&mut self.refused)) {
@@ -317,6 +338,9 @@ impl<T: Data> Intake for TypedIntake<T> {
             }
         }
         report.times.push(self.times(now));
+        if let Some(marks) = &mut self.marks {
+            marks.close(epoch, self.splits.iter().map(|split| (split.id, split.time.saved())).collect());
+        }
     }
 
     fn advance_to(&mut self, epoch: Epoch) {
@@ -329,8 +353,13 @@ impl<T: Data> Intake for TypedIntake<T> {
         self.input = None;
     }
 
-    fn offsets_at(&self, bound: Epoch) -> Offsets {
-        self.ledger.offsets_at(bound)
+    fn is_unmarked(&self) -> bool {
+        self.unmarked
+    }
+
+    fn marks_at(&mut self, bound: Epoch) -> Vec<SplitMark> {
+        let offsets = self.ledger.offsets_at(bound);
+        self.marks.as_mut().map_or_else(Vec::new, |marks| marks.at(bound, &offsets))
     }
 
     fn retire(&mut self, bound: Epoch) {

@@ -5,10 +5,14 @@
 mod align;
 mod clock;
 mod driver;
+mod durable;
 mod flow;
 mod input;
+mod marks;
 mod output;
+mod patience;
 mod progress;
+mod start;
 mod wake;
 
 use std::cell::Cell;
@@ -17,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Message, Offset, Reason, SplitId};
 
+pub use durable::ItemCodec;
 pub use flow::{Flow, Input};
 pub(crate) use flow::{JobContext, run_worker};
 pub use input::Data;

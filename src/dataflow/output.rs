@@ -1,9 +1,8 @@
 //! Out of the dataflow: the thread that owns a sink's writer, and the operator that feeds it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use timely::container::CapacityContainerBuilder;
@@ -12,15 +11,16 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 
-use crate::control::{Control, Wake};
+use crate::checkpoint::{Pending, Restored};
+use crate::control::Wake;
+use crate::crash;
 use crate::dataflow::TIMED;
+use crate::dataflow::patience::Patience;
 use crate::dataflow::progress::{Mark, Range};
-use crate::epoch::{Clock, Epoch};
+use crate::epoch::Epoch;
 use crate::error::Result;
-use crate::observe::Status;
 use crate::reader::spawn_thread;
-use crate::retry::{Retry, RetryPolicy, persist};
-use crate::sink::{Entity, NewSink, OutputRecord, Undelivered, WriterContext};
+use crate::sink::{Entity, NewSink, OutputRecord, Slot, Undelivered, Writer, WriterContext};
 
 enum Command {
     Write { epoch: Epoch, entity: Entity, records: Vec<OutputRecord>, bytes: usize },
@@ -33,10 +33,10 @@ enum Command {
 pub(crate) struct WriterSpec {
     pub new_sink: NewSink,
     pub context: WriterContext,
-    pub retry: RetryPolicy,
-    pub clock: Arc<dyn Clock>,
-    pub control: Control,
-    pub status: Arc<Status>,
+    pub patience: Patience,
+    pub peers: usize,
+    /// What the last run has left to be published.
+    pub restored: Arc<Restored>,
 }
 
 /// The worker's side of a writer's thread.
@@ -58,9 +58,9 @@ impl WriterThread {
         let (published_in, published) = unbounded();
         let undurable = Arc::new(AtomicUsize::new(0));
         let held = Arc::clone(&undurable);
-        let thread = spawn_thread(name, &spec.control.clone(), move || {
+        let thread = spawn_thread(name, &spec.patience.control.clone(), move || {
             let answers = Answers { ready: ready_in, prepared: prepared_in, published: published_in, held, wake };
-            let control = spec.control.clone();
+            let control = spec.patience.control.clone();
             if let Err(error) = spec.run(&queue, &answers) {
                 control.fail(error);
             }
@@ -124,13 +124,19 @@ struct Answers {
 
 impl WriterSpec {
     fn run(self, queue: &Receiver<Command>, answers: &Answers) -> Result<()> {
-        let Some(mut writer) = self.persist(|| {
-            let mut sink = (self.new_sink)()?;
-            sink.open(&self.context).map(Some)
-        })?
-        else {
-            return Ok(());
-        };
+        // What the last run has left comes first, also of those of its writers that have no worker any more.
+        let mut left: BTreeMap<Slot, Vec<&Pending>> = BTreeMap::new();
+        for pending in self.restored.outbox.iter().filter(|pending| pending.slot.0 % self.peers == self.context.slot.0)
+        {
+            left.entry(pending.slot).or_default().push(pending);
+        }
+        let own = left.remove(&self.context.slot).unwrap_or_default();
+        for (slot, pending) in left {
+            let Some(mut writer) = self.open(slot)? else { return Ok(()) };
+            self.recover(&mut *writer, &pending)?;
+        }
+        let Some(mut writer) = self.open(self.context.slot)? else { return Ok(()) };
+        self.recover(&mut *writer, &own)?;
         let _ = answers.ready.send(());
         (answers.wake)();
         let mut unpublished: VecDeque<(Epoch, usize)> = VecDeque::new();
@@ -148,6 +154,7 @@ impl WriterSpec {
                     (answers.wake)();
                 }
                 Command::Publish(Range { lower, upper }, prepared) => {
+                    crash::point("publish.begins");
                     let Some(undelivered) = self.persist(|| writer.publish(lower, upper, &prepared).map(Some))? else {
                         return Ok(());
                     };
@@ -156,6 +163,7 @@ impl WriterSpec {
                         unpublished.drain(..).partition(|(epoch, _)| *epoch < upper);
                     unpublished.extend(kept);
                     answers.held.fetch_sub(published.iter().map(|(_, bytes)| bytes).sum(), Ordering::Relaxed);
+                    crash::point("publish.done");
                     let _ = answers.published.send((lower, undelivered));
                     (answers.wake)();
                 }
@@ -164,32 +172,37 @@ impl WriterSpec {
         Ok(())
     }
 
-    /// Tries until it works, cannot work, or the job has failed: then it gives the default. A job that is stopping still
-    /// publishes, but gives up sooner.
     fn persist<R: Default>(&self, call: impl FnMut() -> Result<R>) -> Result<R> {
-        const AT_STOP: Duration = Duration::from_secs(5);
-        let mut stopping_since = None;
-        let retry = Retry::new(self.retry, self.clock.wall() ^ self.context.slot.0 as u64);
-        let answer = persist(retry, &*self.clock, call, |error, wait| {
-            self.status.retry();
-            tracing::warn!(error = %error.report(), "writing again in {wait:?}");
-            self.control.sleep(wait.min(AT_STOP));
-            let now = self.clock.monotonic();
-            let since = self.control.is_stopping().then(|| *stopping_since.get_or_insert(now));
-            !self.control.has_failed() && since.is_none_or(|since| now - since <= AT_STOP)
-        });
-        match answer {
-            Err(error) if error.is_retryable() && self.control.has_failed() => Ok(R::default()),
-            other => other,
+        self.patience.persist(self.context.slot.0 as u64, "writing", call)
+    }
+
+    fn open(&self, slot: Slot) -> Result<Option<Box<dyn Writer>>> {
+        let context = WriterContext { slot, ..self.context.clone() };
+        self.persist(|| (self.new_sink)()?.open(&context).map(Some))
+    }
+
+    /// Publishes what a run before has prepared and the sink does not know.
+    fn recover(&self, writer: &mut dyn Writer, pending: &[&Pending]) -> Result<()> {
+        let known = self.persist(|| writer.published())?;
+        for Pending { lower, upper, prepared, .. } in pending {
+            let Some(prepared) = prepared.get(self.context.output).filter(|_| known.is_none_or(|known| known < *upper))
+            else {
+                continue;
+            };
+            let undelivered = self.persist(|| writer.publish(*lower, *upper, prepared))?;
+            self.patience.status.undelivered(&undelivered);
         }
+        Ok(())
     }
 }
 
 /// Hands the records of every output to the writer's thread. What comes out is a mark for each batch, in its epoch: the epoch
-/// has content; and when the frontier passes an epoch, all of it is with the writer.
+/// has content; and when the frontier passes an epoch, all of it is with the writer. What follows from restored state alone was written
+/// before: it is left out.
 pub(crate) fn write<'s>(
     outputs: Vec<Stream<'s, Epoch, Vec<OutputRecord>>>,
     writer: std::rc::Rc<WriterThread>,
+    rebuild: Option<Epoch>,
     scope: timely::dataflow::Scope<'s, Epoch>,
 ) -> Stream<'s, Epoch, Vec<Mark>> {
     let mut builder = OperatorBuilder::new("Write".to_owned(), scope);
@@ -202,6 +215,9 @@ pub(crate) fn write<'s>(
             for (index, input) in inputs.iter_mut().enumerate() {
                 input.for_each(|capability, records| {
                     let epoch = *capability.least().expect(TIMED);
+                    if Some(epoch) == rebuild {
+                        return;
+                    }
                     let bytes = writer.write(epoch, Entity(index), std::mem::take(records));
                     marks.session(&capability).give(bytes as Mark);
                 });

@@ -22,14 +22,16 @@ use timely::dataflow::operators::{Capability, Probe};
 use timely::dataflow::{ProbeHandle, Stream};
 use timely::scheduling::Activator;
 
-use crate::checkpoint::{Frame, Store};
-use crate::control::{Control, Wake};
+use crate::checkpoint::{Frame, SplitMark, Store};
+use crate::control::Wake;
+use crate::crash;
 use crate::dataflow::TIMED;
 use crate::dataflow::clock::Heard;
+use crate::dataflow::durable::Keeper;
+use crate::dataflow::flow::JobContext;
 use crate::dataflow::output::WriterThread;
 use crate::epoch::Epoch;
 use crate::error::Result;
-use crate::message::Offsets;
 use crate::observe::Status;
 use crate::reader::spawn_thread;
 use crate::sink::Undelivered;
@@ -49,9 +51,12 @@ pub(crate) struct Stages {
     pub writers: Vec<Rc<WriterThread>>,
     /// `None`: a store that keeps nothing is durable at once.
     pub store: Option<StoreThread>,
-    /// The offsets of every input at a bound.
-    pub offsets_at: Box<dyn Fn(Epoch) -> Vec<Offsets>>,
+    pub keeper: Rc<Keeper>,
+    /// How far the splits of every input have come at a bound, those that moved since the last one.
+    pub marks_at: Box<dyn Fn(Epoch) -> Vec<SplitMark>>,
     pub heard: Rc<Heard>,
+    /// The epoch at which the state of a checkpoint enters, if there was one: ranges begin there.
+    pub rebuild: Option<Epoch>,
     /// Where outputs that became dead letters are counted.
     pub status: Arc<Status>,
 }
@@ -70,13 +75,13 @@ pub(crate) struct Watch {
 
 /// Builds the stages behind the marks of content.
 pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<Mark>>, stages: Stages) -> Watch {
-    let Stages { writers, store, offsets_at, heard, status } = stages;
+    let Stages { writers, store, keeper, marks_at, heard, rebuild, status } = stages;
     let (durable, published) = (ProbeHandle::new(), ProbeHandle::new());
-    let (ranges, ranges_activator) = decide(marks, durable.clone(), published.clone());
+    let (ranges, ranges_activator) = decide(marks, durable.clone(), published.clone(), rebuild);
     let mut answers = vec![];
     let (prepared, address) = prepare(ranges.broadcast(), writers.clone());
     answers.push(address);
-    let (frames, address) = checkpoint(prepared, store, offsets_at, heard, published.clone());
+    let (frames, address) = checkpoint(prepared, store, keeper, marks_at, heard, published.clone());
     answers.push(address);
     let (done, address) = publish(frames.probe_with(&durable), writers);
     answers.push(address);
@@ -96,6 +101,7 @@ fn decide<'s>(
     marks: Stream<'s, Epoch, Vec<Mark>>,
     durable: ProbeHandle<Epoch>,
     published: ProbeHandle<Epoch>,
+    rebuild: Option<Epoch>,
 ) -> (Stream<'s, Epoch, Vec<Range>>, Activator) {
     let scope = marks.scope();
     let decides = scope.index() == 0;
@@ -105,7 +111,7 @@ fn decide<'s>(
         let mut capability = decides.then_some(capability);
         let mut content: BTreeMap<Epoch, Mark> = BTreeMap::new(); // the bytes of epochs at or above the capability
         let mut unpublished: VecDeque<Epoch> = VecDeque::new(); // the times at which ranges travel
-        let mut next: Option<Epoch> = None; // the upper end of the last range: the next one begins there, so that none is left out
+        let mut next = rebuild; // the upper end of the last range: the next one begins there, so that none is left out
         move |(input, frontier), output| {
             input.for_each(|capability, marks| {
                 *content.entry(*capability.least().expect(TIMED)).or_default() += marks.drain(..).sum::<Mark>();
@@ -181,7 +187,8 @@ fn prepare<'s>(
 fn checkpoint<'s>(
     prepared: Stream<'s, Epoch, Vec<Prepared>>,
     store: Option<StoreThread>,
-    offsets_at: Box<dyn Fn(Epoch) -> Vec<Offsets>>,
+    keeper: Rc<Keeper>,
+    marks_at: Box<dyn Fn(Epoch) -> Vec<SplitMark>>,
     heard: Rc<Heard>,
     published: ProbeHandle<Epoch>,
 ) -> (Stream<'s, Epoch, Vec<Prepared>>, Rc<[usize]>) {
@@ -201,7 +208,8 @@ fn checkpoint<'s>(
                             lower: range.lower,
                             upper: range.upper,
                             clock: heard.time_at(range.upper),
-                            offsets: offsets_at(range.upper),
+                            splits: marks_at(range.upper),
+                            changes: keeper.take_below(range.upper),
                             prepared: prepared.clone(),
                             published: published
                                 .with_frontier(|frontier| frontier.first().copied().unwrap_or(range.lower)),
@@ -281,22 +289,18 @@ pub(crate) struct StoreThread {
     durable: Receiver<Epoch>,
 }
 
+/// The thread's ends of the channels, until it is started.
+pub(crate) struct StartStore {
+    queue: Receiver<Frame>,
+    durable: Sender<Epoch>,
+}
+
 impl StoreThread {
-    /// Starts the thread; `wake` is called when a frame is durable.
-    pub fn spawn(mut store: Box<dyn Store>, name: String, control: Control, wake: Wake) -> Result<Self> {
-        let (frames, queue) = unbounded::<Frame>();
+    /// A thread that is not started yet: frames wait until then.
+    pub fn new() -> (Self, StartStore) {
+        let (frames, queue) = unbounded();
         let (durable_in, durable) = unbounded();
-        spawn_thread(name, &control.clone(), move || {
-            for frame in queue {
-                if let Err(error) = store.append(&frame) {
-                    control.fail(error);
-                    return;
-                }
-                let _ = durable_in.send(frame.lower);
-                wake();
-            }
-        })?;
-        Ok(StoreThread { frames, durable })
+        (StoreThread { frames, durable }, StartStore { queue, durable: durable_in })
     }
 
     fn append(&self, frame: Frame) {
@@ -305,6 +309,36 @@ impl StoreThread {
 
     fn durable(&self) -> impl Iterator<Item = Epoch> {
         self.durable.try_iter()
+    }
+}
+
+impl StartStore {
+    /// Starts the thread; `wake` is called when a frame is durable.
+    pub fn start(self, mut store: Box<dyn Store>, worker: usize, context: &JobContext, wake: Wake) -> Result<()> {
+        let patience = context.patience();
+        let StartStore { queue, durable } = self;
+        spawn_thread(format!("store-{worker}"), &context.control, move || {
+            for frame in queue {
+                let appended =
+                    patience.persist(worker as u64, "writing a checkpoint", || store.append(&frame).map(Some));
+                let compacted = appended.and_then(|appended| match appended {
+                    Some(()) if worker == 0 => store.compact().map(Some),
+                    other => Ok(other),
+                });
+                match compacted {
+                    Ok(Some(())) => {}
+                    Ok(None) => return, // the job has failed
+                    Err(error) => {
+                        patience.control.fail(error);
+                        return;
+                    }
+                }
+                crash::point("checkpoint.durable");
+                let _ = durable.send(frame.lower);
+                wake();
+            }
+        })?;
+        Ok(())
     }
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, never, select, tick, unbounded};
 
-use super::{ReaderSpec, check_splits, is_mine, spawn_thread};
+use super::{ReaderSpec, check_splits, is_mine, resumed, spawn_thread};
 use crate::epoch::Clock;
 use crate::error::Result;
 use crate::message::{Offsets, Split};
 use crate::reader::health::Question;
-use crate::source::{Assignment, Committer, Position, Reader, Source};
+use crate::source::{Assignment, Committer, Reader, Source};
 
 /// What the reader asks for.
 pub(super) enum Ask {
@@ -54,6 +54,8 @@ struct Discovery {
     worker: usize,
     peers: usize,
     known: Vec<Split>,
+    /// Where a checkpoint says that splits go on: one may have been out of sight at the start.
+    resume: Offsets,
 }
 
 /// Starts the thread; it looks for splits `every` so often, if at all.
@@ -66,8 +68,14 @@ pub(super) fn start<T>(
     let (asks, questions) = unbounded();
     let (answers_in, answers) = unbounded();
     let ReaderSpec { name, ordinal, worker, peers, .. } = spec;
-    let mut discovery =
-        Discovery { name: name.clone(), ordinal: *ordinal, worker: *worker, peers: *peers, known: found };
+    let mut discovery = Discovery {
+        name: name.clone(),
+        ordinal: *ordinal,
+        worker: *worker,
+        peers: *peers,
+        known: found,
+        resume: spec.resume.clone(),
+    };
     let clock = Arc::clone(&spec.clock);
     let body = move || {
         let looks = every.map_or_else(never, tick);
@@ -117,7 +125,7 @@ impl Discovery {
         let added: Vec<Split> = now.iter().filter(|s| lacks(&self.known, s)).filter(mine).cloned().collect();
         let removed: Vec<Split> = self.known.iter().filter(|s| lacks(&now, s)).filter(mine).cloned().collect();
         // Messages written before a split was found must not be lost, so it begins at its beginning.
-        let from = match source.resolve(&Position::Earliest, &added) {
+        let from = match source.resolve(&resumed(&self.resume, &added), &added) {
             Ok(from) => from,
             Err(error) => {
                 tracing::warn!(source = name, error = %error.report(), "new splits cannot be read yet");

@@ -122,6 +122,17 @@ impl SplitTime {
         }
     }
 
+    /// What a checkpoint keeps of it: the time itself, and whether anything that was read said one.
+    pub fn saved(&self) -> (u64, Option<bool>) {
+        (self.time, self.timed)
+    }
+
+    /// Goes on from what a checkpoint kept. Whether it is caught up must be said anew: the time in between does not count.
+    pub fn restore(&mut self, (time, timed): (u64, Option<bool>)) {
+        self.time = self.time.max(time);
+        self.timed = timed;
+    }
+
     /// A record was read; `timestamp` is its own, if it has one. `clock` is the job's clock as far as it is known here: a record
     /// that is read live gets its whole window from there even if the wall clock was turned back.
     pub fn read(&mut self, timestamp: Option<u64>, now: Now, clock: u64) -> Arrival {

@@ -6,9 +6,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use syncline::broker::BrokerOptions;
 use syncline::broker::memory::MemoryBroker;
-use syncline::checkpoint::{Claim, Frame, Restored, Store};
+use syncline::checkpoint::{Begin, Claim, Frame, Restored, Share, Store};
 use syncline::codec::Raw;
 use syncline::control::Control;
 use syncline::dataflow::{Arrived, Flow, Input};
@@ -194,13 +195,19 @@ impl Store for RecordingStore {
     fn keeps(&self) -> bool {
         true
     }
-    fn claim(&mut self, _job: &str, _take_over: bool) -> Result<Claim> {
+    fn claim(&mut self, _take_over: bool) -> Result<Claim> {
         Ok(Claim { run: RunNumber(1), nonce: 1 })
     }
     fn load(&mut self) -> Result<Restored> {
         Ok(Restored::default())
     }
-    fn manifest(&mut self, _num_slots: usize) -> Result<()> {
+    fn begin(&mut self, _begin: &Begin) -> Result<()> {
+        Ok(())
+    }
+    fn join(&mut self, _claim: Claim) -> Result<()> {
+        Ok(())
+    }
+    fn items(&mut self, _share: Share, _item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
         Ok(())
     }
     fn append(&mut self, frame: &Frame) -> Result<()> {

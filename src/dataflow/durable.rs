@@ -1,0 +1,290 @@
+//! State that survives: collections whose items are in the checkpoints.
+//!
+//! ```text
+//! store --items--> restored (at the rebuild epoch) --+--> what the program sees
+//! the program's updates ------------------------------+
+//!                       \--> net changes of each range --> the frame
+//! ```
+//!
+//! Only what goes through here survives. The state of other operators (a `reduce`, an arrangement) is gone after a restart, unless
+//! it can be computed from a durable collection: restored items enter it again, all at one epoch, before anything is read. Sinks,
+//! checkpoints and counters ignore what happens at that epoch: it was done before.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use differential_dataflow::{AsCollection, VecCollection};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::Stream;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Input as _;
+use timely::dataflow::operators::generic::Operator;
+
+use crate::checkpoint::{Changes, ItemId, ItemUpdate};
+use crate::dataflow::TIMED;
+use crate::dataflow::flow::Flow;
+use crate::dataflow::input::{Data, Handle};
+use crate::dataflow::progress::Mark;
+use crate::epoch::Epoch;
+use crate::error::{Error, Result};
+
+/// How the items of a durable collection are written down.
+///
+/// The form must not change between versions of a program: a checkpoint may be older than the program that reads it.
+pub trait ItemCodec<D>: 'static {
+    /// Identifies an item: those that are equal have the same id, others have another.
+    fn id(&self, item: &D) -> ItemId;
+    /// Appends the item to `out`. It is asked of items that are added only.
+    fn encode(&self, item: &D, out: &mut BytesMut);
+    /// Reads an item that was written.
+    ///
+    /// # Errors
+    ///
+    /// Bytes that no [`encode`](Self::encode) has made.
+    fn decode(&self, bytes: Bytes) -> Result<D>;
+}
+
+/// The changes of one collection that are in no frame yet.
+struct Kept {
+    name: String,
+    /// In the order of their epochs, as far as one worker's are.
+    updates: VecDeque<(Epoch, ItemUpdate)>,
+}
+
+/// The changes of all durable collections of a worker that are in no frame yet.
+#[derive(Default)]
+pub(crate) struct Keeper {
+    collections: RefCell<Vec<Kept>>,
+    /// Bytes of items in them.
+    bytes: Cell<usize>,
+}
+
+impl Keeper {
+    fn add(&self, collection: usize, epoch: Epoch, update: ItemUpdate) {
+        self.bytes.set(self.bytes.get() + update.bytes.len());
+        self.collections.borrow_mut()[collection].updates.push_back((epoch, update));
+    }
+
+    /// Bytes that wait to be put into a frame.
+    pub fn bytes(&self) -> usize {
+        self.bytes.get()
+    }
+
+    /// Takes the net changes of all epochs below `upper`.
+    pub fn take_below(&self, upper: Epoch) -> Vec<Changes> {
+        let mut taken = vec![];
+        for kept in self.collections.borrow_mut().iter_mut() {
+            let mut updates = vec![];
+            // Epochs are complete in their order, but what is still open may stand between them.
+            if kept.updates.iter().all(|(epoch, _)| *epoch < upper) {
+                updates.extend(std::mem::take(&mut kept.updates).into_iter().map(|(_, update)| update));
+            } else {
+                let (below, rest) =
+                    std::mem::take(&mut kept.updates).into_iter().partition(|(epoch, _)| *epoch < upper);
+                kept.updates = rest;
+                let below: VecDeque<(Epoch, ItemUpdate)> = below;
+                updates.extend(below.into_iter().map(|(_, update)| update));
+            }
+            let bytes: usize = updates.iter().map(|update| update.bytes.len()).sum();
+            self.bytes.set(self.bytes.get() - bytes);
+            net(&mut updates);
+            if !updates.is_empty() {
+                taken.push(Changes { collection: kept.name.clone(), updates });
+            }
+        }
+        taken
+    }
+}
+
+/// Sorts changes by item and adds up those of the same one.
+fn net(updates: &mut Vec<ItemUpdate>) {
+    updates.sort_by_key(|update| update.id);
+    updates.dedup_by(|later, first| {
+        if later.id != first.id {
+            return false;
+        }
+        first.diff += later.diff;
+        if first.bytes.is_empty() {
+            first.bytes = std::mem::take(&mut later.bytes);
+        }
+        true
+    });
+    updates.retain(|update| update.diff != 0);
+    for update in updates.iter_mut().filter(|update| update.diff < 0) {
+        update.bytes = Bytes::new();
+    }
+}
+
+/// Takes the restored items of one collection into the dataflow.
+pub(crate) trait Restore {
+    /// The name of the collection.
+    fn collection(&self) -> &str;
+    /// Takes an item.
+    fn take(&mut self, bytes: Bytes) -> Result<()>;
+}
+
+/// The restored items of one collection; those that go in come out of the handle's stream, at its time.
+pub(crate) struct RestoreInput<D: Data, C> {
+    pub name: String,
+    pub codec: Rc<C>,
+    pub input: Handle<D>,
+}
+
+impl<D: Data, C: ItemCodec<D>> Restore for RestoreInput<D, C> {
+    fn collection(&self) -> &str {
+        &self.name
+    }
+    fn take(&mut self, bytes: Bytes) -> Result<()> {
+        let item = self.codec.decode(bytes).map_err(|error| {
+            let text = format!("an item of the collection \"{}\" in the checkpoint cannot be read", self.name);
+            Error::new(error.kind(), text).with_source(error)
+        })?;
+        self.input.send(item);
+        Ok(())
+    }
+}
+
+/// Keeps the updates of a collection for the frames. What comes out are marks: the epoch has something to be checkpointed.
+pub(crate) fn keep<'s, D: Data, C: ItemCodec<D>>(
+    updates: Stream<'s, Epoch, Vec<(D, Epoch, isize)>>,
+    name: &str,
+    codec: Rc<C>,
+    keeper: &Rc<Keeper>,
+    rebuild: Option<Epoch>,
+) -> Stream<'s, Epoch, Vec<Mark>> {
+    let keeper = Rc::clone(keeper);
+    let index = {
+        let mut collections = keeper.collections.borrow_mut();
+        collections.push(Kept { name: name.to_owned(), updates: VecDeque::new() });
+        collections.len() - 1
+    };
+    updates.unary::<CapacityContainerBuilder<Vec<Mark>>, _, _, _>(Pipeline, "Keep", move |_capability, _info| {
+        let mut blocks = crate::blocks::Blocks::new(BLOCK);
+        move |input, output| {
+            input.for_each(|capability, updates| {
+                if *capability.least().expect(TIMED) != rebuild.unwrap_or(Epoch::MAX) {
+                    output.session(&capability).give(0);
+                }
+                for (item, epoch, diff) in updates.drain(..).filter(|(_, epoch, _)| Some(*epoch) != rebuild) {
+                    let id = codec.id(&item);
+                    let bytes = if diff > 0 {
+                        codec.encode(&item, blocks.room(ROOM));
+                        blocks.split()
+                    } else {
+                        Bytes::new()
+                    };
+                    keeper.add(index, epoch, ItemUpdate { id, diff: diff as i64, bytes });
+                }
+            });
+        }
+    })
+}
+
+impl<'s> Flow<'s> {
+    /// Whether what is durable outlives the job: there is a store.
+    pub fn keeps(&self) -> bool {
+        self.store.keeps()
+    }
+
+    /// The epoch at which restored items enter, if there are any.
+    pub(super) fn rebuild(&self) -> Option<Epoch> {
+        self.restored.any.then_some(self.restored.upper)
+    }
+
+    /// A collection that outlives the job: what it held in the last checkpoint, and these updates, which the next ones will hold.
+    ///
+    /// Restored items enter at one epoch, before anything is read; the updates of that epoch are ignored, so what follows from
+    /// restored items alone may go in a circle. Names must differ, and stay the same from version to version of a program.
+    /// Without a store it is the collection itself.
+    pub fn durable<D: Data, C: ItemCodec<D>>(
+        &mut self,
+        collection: VecCollection<'s, Epoch, D, isize>,
+        name: &str,
+        codec: C,
+    ) -> VecCollection<'s, Epoch, D, isize> {
+        let codec = Rc::new(codec);
+        let Some(restored) = self.restored(name, &codec) else { return collection };
+        self.keep(collection.inner.clone(), name, &codec);
+        let restored = restored.unary::<CapacityContainerBuilder<Vec<(D, Epoch, isize)>>, _, _, _>(
+            Pipeline,
+            "Restored",
+            |_capability, _info| {
+                move |input, output| {
+                    input.for_each(|capability, items| {
+                        let epoch = *capability.least().expect(TIMED);
+                        output.session(&capability).give_iterator(items.drain(..).map(|item| (item, epoch, 1)));
+                    })
+                }
+            },
+        );
+        collection.concat(restored.as_collection())
+    }
+
+    /// The items that a durable collection held in the last checkpoint, each on some worker; none without a store.
+    pub(crate) fn restored<D: Data, C: ItemCodec<D>>(
+        &mut self,
+        name: &str,
+        codec: &Rc<C>,
+    ) -> Option<Stream<'s, Epoch, Vec<D>>> {
+        if !self.store.keeps() {
+            return None;
+        }
+        let (mut input, stream) = self.scope.new_input::<Vec<D>>();
+        input.advance_to(self.restored.upper);
+        self.restores.push(Box::new(RestoreInput { name: name.to_owned(), codec: Rc::clone(codec), input }));
+        Some(stream)
+    }
+
+    /// Puts the updates of a durable collection into checkpoints.
+    pub(crate) fn keep<D: Data, C: ItemCodec<D>>(
+        &mut self,
+        updates: Stream<'s, Epoch, Vec<(D, Epoch, isize)>>,
+        name: &str,
+        codec: &Rc<C>,
+    ) {
+        self.marks.push(keep(updates, name, Rc::clone(codec), &self.keeper, self.rebuild()));
+    }
+}
+
+/// Bytes of the blocks that items share until they are in a frame. Smaller: more allocations; larger: more is held by few.
+const BLOCK: usize = 256 << 10;
+
+/// Room for most items, so that few make a block grow.
+const ROOM: usize = 2 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(id: u128, diff: i64, bytes: &'static str) -> ItemUpdate {
+        ItemUpdate { id: ItemId(id), diff, bytes: Bytes::from_static(bytes.as_bytes()) }
+    }
+
+    #[test]
+    fn a_frame_gets_the_net_changes_of_its_epochs() {
+        let keeper = Keeper::default();
+        keeper.collections.borrow_mut().push(Kept { name: "some".into(), updates: VecDeque::new() });
+        keeper.add(0, 1, update(5, 1, "five"));
+        keeper.add(0, 1, update(3, 1, "three"));
+        keeper.add(0, 3, update(3, 1, "three"));
+        keeper.add(0, 2, update(5, -1, ""));
+        keeper.add(0, 2, update(4, -1, ""));
+        assert_eq!(keeper.bytes(), 14);
+        let below = keeper.take_below(3);
+        let expected = vec![update(3, 1, "three"), update(4, -1, "")];
+        assert_eq!(below, [Changes { collection: "some".into(), updates: expected }]);
+        assert_eq!(keeper.bytes(), 5);
+        assert!(keeper.take_below(3).is_empty());
+        assert_eq!(keeper.take_below(4)[0].updates, [update(3, 1, "three")]);
+        assert_eq!(keeper.bytes(), 0);
+    }
+
+    #[test]
+    fn an_item_that_is_replaced_by_itself_has_not_changed() {
+        let mut updates = vec![update(1, -1, ""), update(2, 2, "two"), update(1, 1, "one"), update(2, -1, "")];
+        net(&mut updates);
+        assert_eq!(updates, [update(2, 1, "two")]);
+    }
+}
