@@ -20,19 +20,23 @@ use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::Slot;
 
-/// Bytes of items that go into one frame of a base.
-const FRAME: usize = 4 << 20;
-
-/// Items of so many bytes of segments are summed at a time, in bytes: the rest waits for another pass over them.
-const PASS: u64 = 256 << 20;
-
-/// How much of a store is worth compacting, and how large its files are.
+/// How large the files of a store are, how much of it is worth compacting, and how much memory that takes. All in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// A segment that is larger is followed by a new one. In bytes.
+    /// A segment that is larger is followed by a new one.
     pub segment: u64,
-    /// Compaction waits until there is so much more than twice the last base. In bytes.
+    /// Compaction waits until there is so much more than twice the last base.
     pub slack: u64,
+    /// Compaction puts items of so many bytes into a frame.
+    pub frame: usize,
+    /// Compaction sums the items of so many bytes of segments at a time; the others wait for another pass over them.
+    pub pass: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { segment: 64 << 20, slack: 128 << 20, frame: 4 << 20, pass: 256 << 20 }
+    }
 }
 
 /// What the store and its thread tell each other.
@@ -130,7 +134,7 @@ impl Compactor {
             };
             base.append(&frame, pending.slot)?;
         }
-        let passes = u128::from(size / PASS + 1);
+        let passes = u128::from(size / self.sizes.pass + 1);
         for pass in 0..passes {
             let mut wanted = |id: ItemId| self.go_on().map(|()| id.0 % passes == pass);
             let mut items = Items::sum(&self.place, old, job, &mut wanted)?;
@@ -217,7 +221,7 @@ impl<'a> Base<'a> {
                 self.changes.insert(name.to_owned(), vec![update]);
             }
         }
-        if self.bytes >= FRAME { self.flush() } else { Ok(()) }
+        if self.bytes >= self.compactor.sizes.frame { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<()> {

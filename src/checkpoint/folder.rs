@@ -70,7 +70,7 @@ impl FolderStore {
         FolderStore {
             place: Place { disk, folder },
             slot,
-            sizes: Sizes { segment: 64 << 20, slack: 128 << 20 },
+            sizes: Sizes::default(),
             claim: None,
             lock: None,
             begun: None,
@@ -102,6 +102,12 @@ impl FolderStore {
     /// [`ErrorKind::Store`] if the folder cannot be read.
     pub fn slots_ever(&self) -> Result<usize> {
         Ok(manifest::newest(&self.place)?.map_or(0, |manifest| manifest.slots_ever))
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_sizes(mut self, sizes: Sizes) -> Self {
+        self.sizes = sizes;
+        self
     }
 
     fn claimed(&self) -> Result<Claim> {

@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use super::{Changes, Frame, ItemId, ItemUpdate, SplitMark};
+#[cfg(test)]
+use super::Changes;
+use super::{Frame, ItemId, ItemUpdate, SplitMark};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, SplitId};

@@ -200,10 +200,6 @@ impl<'a> Reader<'a> {
         self.position
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     fn part(&mut self) -> Result<Part> {
         self.fill(HEAD as u64)?;
         if self.buffer.is_empty() {
