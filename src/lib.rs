@@ -63,6 +63,7 @@ pub mod commit;
 
 mod blocks;
 mod crash;
+mod varint;
 pub mod control;
 pub mod job;
 pub mod observe;

@@ -37,6 +37,16 @@ impl SplitId {
         (self.0 & ((1 << Self::NUMBER_BITS) - 1)) as u32
     }
 
+    /// What a checkpoint writes of it.
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The id that [`to_bits`](Self::to_bits) gave.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        SplitId(bits)
+    }
+
     /// The id of split 0 of the same topic: what all ids of a topic have in common.
     #[cfg(feature = "kafka")]
     pub(crate) fn first(self) -> Self {

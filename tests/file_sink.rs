@@ -68,6 +68,12 @@ impl Disk for FaultyDisk {
     fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
         LocalDisk.read_from(path, position)
     }
+    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
+        LocalDisk.read_at(path, position, most)
+    }
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        LocalDisk.sync_file(path)
+    }
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
         LocalDisk.list(folder)
     }

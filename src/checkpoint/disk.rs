@@ -1,6 +1,7 @@
 //! All input and output of files that must survive: one trait, so that tests can put a disk below it that tears, reorders and fails.
 
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,10 +24,15 @@ pub trait Disk: Send + Sync {
     ///
     /// Nobody else may have it open in this way: [`io::ErrorKind::WouldBlock`].
     fn open_append(&self, path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)>;
-    /// Makes a file with these contents, durable, unless there is one: then [`io::ErrorKind::AlreadyExists`].
+    /// Makes a file with these contents, durable, unless there is one: then [`io::ErrorKind::AlreadyExists`]. Nobody ever sees a
+    /// part of it, not even after a crash. Its name is durable after [`sync_folder`](Self::sync_folder).
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()>;
     /// Reads a file from a position to its end.
     fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>>;
+    /// Reads a file from a position: `most` bytes, fewer only at its end.
+    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>>;
+    /// Returns when what is in a file is durable, whoever has written it.
+    fn sync_file(&self, path: &Path) -> io::Result<()>;
     /// The names of the files in a folder, sorted.
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
     /// Removes a file.
@@ -64,6 +70,16 @@ impl LocalFile {
     }
 }
 
+/// The end of the names under which files are written before they get their own.
+pub(crate) const DRAFT: &str = ".draft";
+
+/// The name under which a file is written before it gets its own: no other call has it, on no machine.
+fn draft(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{:016x}{DRAFT}", RandomState::new().hash_one(std::process::id())));
+    name.into()
+}
+
 impl DiskFile for LocalFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.check()?;
@@ -92,15 +108,28 @@ impl Disk for LocalDisk {
         Ok((Box::new(LocalFile { file, path: path.to_owned(), len }), len))
     }
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new().create_new(true).write(true).open(path)?;
-        file.write_all(contents)?;
-        file.sync_all()
+        let draft = draft(path);
+        let written = (|| {
+            let mut file = OpenOptions::new().create_new(true).write(true).open(&draft)?;
+            file.write_all(contents)?;
+            file.sync_all()?;
+            fs::hard_link(&draft, path) // unlike a rename, it does not replace what is there
+        })();
+        // What is left of it is a name that nobody reads.
+        let _ = fs::remove_file(&draft);
+        written
     }
     fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
+        self.read_at(path, position, u64::MAX)
+    }
+    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(position))?;
         let mut bytes = vec![];
-        file.read_to_end(&mut bytes).map(|_| bytes)
+        file.take(most).read_to_end(&mut bytes).map(|_| bytes)
+    }
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
     }
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
         let mut names = vec![];

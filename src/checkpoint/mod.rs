@@ -31,8 +31,22 @@
 //!
 //! A frame counts as durable only if after its append the claim still names this run: an older run that wakes up is
 //! [`Fenced`](crate::ErrorKind::Fenced), and what it had appended after the cut does not exist.
+//!
+//! [`FolderStore`] keeps all of it in a folder; [`inspect`](inspect()) reads one that belongs to somebody else.
 
+mod claim;
+mod compact;
 pub mod disk;
+mod folder;
+mod frame;
+mod identity;
+mod inspect;
+mod log;
+mod manifest;
+mod place;
+mod recover;
+#[cfg(test)]
+mod tests;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -43,6 +57,8 @@ use crate::message::{Offset, Offsets, SplitId};
 use crate::sink::{RunNumber, Slot};
 
 pub use disk::{Disk, LocalDisk};
+pub use folder::FolderStore;
+pub use inspect::{Inspection, SegmentInfo, inspect};
 
 /// The right of one run to write to a store. Travels from worker 0 to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,11 +16,11 @@ use super::record::Payload;
 use super::state::{MAX_TIME, State};
 use super::step::{Held, Part};
 use super::store::{Open, Store};
-use super::varint;
 use crate::checkpoint::ItemId;
 use crate::dataflow::ItemCodec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, SplitId};
+use crate::varint;
 
 /// An item, or only its id where it goes.
 #[derive(Clone, Debug, Serialize, Deserialize)]

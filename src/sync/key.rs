@@ -10,7 +10,7 @@ use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
 use super::number::canonical;
-use super::varint;
+use crate::varint;
 use crate::blocks::Blocks;
 
 /// The hash of a key: all 128 bits of it where keys are told apart, the low 64 bits where workers are chosen.

@@ -42,7 +42,6 @@ mod step;
 mod store;
 mod synchronizer;
 pub mod topics;
-mod varint;
 mod wheel;
 
 pub use batch::{Diff, StateBatch, StateCursor, StateMerger, StateSpine};

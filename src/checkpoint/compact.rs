@@ -1,0 +1,262 @@
+//! Compaction: puts segments together into a base that holds their net content.
+//!
+//! Only what is durable on all workers goes into it: the bound known to be published says so, because nothing is published before.
+//! A base is written in full and synced, then a manifest names it in place of what it replaces, then that is removed. A crash before
+//! the manifest leaves files that nobody knows, which the next start removes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use super::log::{self, Appender, START};
+use super::manifest::{self, End, Manifest, Segment};
+use super::place::Place;
+use super::recover::{self, Cut, Items};
+use super::{Changes, Claim, Frame, ItemId, ItemUpdate, claim};
+use crate::crash;
+use crate::epoch::Epoch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sink::Slot;
+
+/// How large the files of a store are, how much of it is worth compacting, and how much memory that takes. All in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// A segment that is larger is followed by a new one.
+    pub segment: u64,
+    /// Compaction waits until there is so much more than twice the last base.
+    pub slack: u64,
+    /// Compaction puts items of so many bytes into a frame.
+    pub frame: usize,
+    /// Compaction sums the items of so many bytes of segments at a time; the others wait for another pass over them.
+    pub pass: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { segment: 64 << 20, slack: 128 << 20, frame: 4 << 20, pass: 256 << 20 }
+    }
+}
+
+/// What the store and its thread tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// Everything below was published on all workers.
+    pub published: AtomicU64,
+    /// The end of the first range that this run has made durable; 0 before.
+    pub first: AtomicU64,
+    /// The store is gone.
+    pub stop: AtomicBool,
+}
+
+/// Compacts a store.
+pub(super) struct Compactor {
+    pub place: Place,
+    pub claim: Claim,
+    pub sizes: Sizes,
+    pub shared: Arc<Shared>,
+}
+
+impl Compactor {
+    /// Compacts if that is worth it; whether it did.
+    pub fn run(&self) -> Result<bool> {
+        let (first, published) =
+            (self.shared.first.load(Ordering::SeqCst), self.shared.published.load(Ordering::SeqCst));
+        if first == 0 || published < first {
+            return Ok(false); // Some worker may still be reading what the last run has left.
+        }
+        let manifest = manifest::own(&self.place, self.claim)?;
+        let old: Vec<Segment> =
+            manifest.segments.iter().filter(|s| s.end.is_some_and(|end| end.upper <= published)).cloned().collect();
+        let bytes = |base: bool| -> u64 {
+            old.iter().filter(|s| s.slot.is_none() == base).filter_map(|s| s.end).map(|end| end.bytes).sum()
+        };
+        if old.iter().all(|s| s.slot.is_none()) || bytes(false) <= 2 * bytes(true) + self.sizes.slack {
+            return Ok(false);
+        }
+        let mut base = Base::new(self, &manifest);
+        if let Err(error) = self.write(&mut base, &old, &manifest, published, bytes(false) + bytes(true)) {
+            base.abandon();
+            return Err(error);
+        }
+        // If this fails a manifest may name the new files nevertheless: they stay until the next start knows.
+        self.replace(&old, &base.segments, &manifest)?;
+        crash::point("checkpoint.replaced");
+        for segment in &old {
+            self.place.remove(&self.place.segments().join(segment.name()));
+        }
+        crash::point("checkpoint.removed");
+        Ok(true)
+    }
+
+    fn job(&self, manifest: &Manifest) -> u64 {
+        log::hash_of_job(&manifest.identity.job)
+    }
+
+    fn go_on(&self) -> Result<()> {
+        match self.shared.stop.load(Ordering::Relaxed) {
+            true => Err(Error::new(ErrorKind::Store, "compaction was stopped")),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&self, base: &mut Base<'_>, old: &[Segment], manifest: &Manifest, published: Epoch, size: u64) -> Result<()> {
+        let job = self.job(manifest);
+        let upper = old.iter().filter_map(|s| s.end).map(|end| end.upper).max().unwrap_or_default();
+        let cut = Cut { upper, above: upper, segments: old.to_vec(), unsynced: vec![], torn: vec![] };
+        let restored = recover::load(&self.place, &cut, job)?;
+        // Marks keep the ends of their ranges: other logs may have later ones, below `upper`.
+        let mut marks: BTreeMap<Epoch, Frame> = BTreeMap::new();
+        let mut last: BTreeMap<_, Epoch> = BTreeMap::new();
+        log::for_each(&self.place, old, job, &mut |view| {
+            for mark in &view.splits {
+                let known = last.entry((mark.source, mark.split)).or_default();
+                *known = view.upper.max(*known);
+            }
+            self.go_on()
+        })?;
+        for mark in restored.splits {
+            let upper = last[&(mark.source, mark.split)];
+            marks.entry(upper).or_insert_with(|| Frame { upper, ..Frame::default() }).splits.push(mark);
+        }
+        let (clock, published) = (restored.clock, restored.published.max(published));
+        base.append(&Frame { upper, clock, published, ..Frame::default() }, Slot(0))?;
+        for frame in marks.into_values() {
+            base.append(&frame, Slot(0))?;
+        }
+        for pending in restored.outbox.into_iter().filter(|pending| pending.upper > published) {
+            let frame = Frame {
+                lower: pending.lower,
+                upper: pending.upper,
+                prepared: pending.prepared,
+                ..Frame::default()
+            };
+            base.append(&frame, pending.slot)?;
+        }
+        let passes = u128::from(size / self.sizes.pass + 1);
+        for pass in 0..passes {
+            let mut wanted = |id: ItemId| self.go_on().map(|()| id.0 % passes == pass);
+            let mut items = Items::sum(&self.place, old, job, &mut wanted)?;
+            items.give(&self.place, old, job, &mut |name, update| {
+                self.go_on()?;
+                base.put(name, update)
+            })?;
+            for (name, update) in items.into_negative() {
+                base.put(&name, update)?;
+            }
+        }
+        base.finish()?;
+        crash::point("checkpoint.base_written");
+        Ok(())
+    }
+
+    /// Names the base in place of the segments that it replaces.
+    fn replace(&self, old: &[Segment], base: &[Segment], known: &Manifest) -> Result<()> {
+        claim::check(&self.place, self.claim)?;
+        let upper = old.iter().filter(|s| s.run == self.claim.run).filter_map(|s| s.end).map(|end| end.upper).max();
+        manifest::change(&self.place, self.claim, &mut |manifest| {
+            let listed = |wanted: &Segment| manifest.segments.iter().any(|segment| segment == wanted);
+            match (base.iter().all(listed), old.iter().all(listed)) {
+                (true, _) => return Ok(false),
+                (false, true) => {}
+                (false, false) => {
+                    let text = format!("somebody else compacts folder {:?} in run {}", self.place.folder, known.run.0);
+                    return Err(Error::new(ErrorKind::Store, text));
+                }
+            }
+            manifest.segments.retain(|segment| !old.contains(segment));
+            manifest.segments.extend_from_slice(base);
+            // These were durable on all workers, and logs no longer say it.
+            manifest.upper = manifest.upper.max(upper.unwrap_or_default());
+            Ok(true)
+        })?;
+        Ok(())
+    }
+}
+
+/// Writes the segments of a base.
+struct Base<'a> {
+    compactor: &'a Compactor,
+    job: u64,
+    upper: Epoch,
+    segments: Vec<Segment>,
+    open: Option<Appender>,
+    sequence: u64,
+    /// What goes into the next frame, by collection.
+    changes: BTreeMap<String, Vec<ItemUpdate>>,
+    bytes: usize,
+}
+
+impl<'a> Base<'a> {
+    fn new(compactor: &'a Compactor, manifest: &Manifest) -> Self {
+        let job = compactor.job(manifest);
+        Base { compactor, job, upper: 0, segments: vec![], open: None, sequence: 0, changes: BTreeMap::new(), bytes: 0 }
+    }
+
+    fn append(&mut self, frame: &Frame, slot: Slot) -> Result<()> {
+        let Compactor { place, claim, sizes, .. } = self.compactor;
+        self.upper = self.upper.max(frame.upper);
+        let open = match &mut self.open {
+            Some(open) => open,
+            none => {
+                let segment = log::create(place, self.job, claim.run, None, self.sequence)?;
+                self.sequence = segment.sequence + 1;
+                let open = Appender::open(place, &segment)?;
+                self.segments.push(segment);
+                none.insert(open)
+            }
+        };
+        open.append(frame, slot)?;
+        if open.position() >= sizes.segment.max(START) { self.close() } else { Ok(()) }
+    }
+
+    fn put(&mut self, name: &str, update: ItemUpdate) -> Result<()> {
+        // A slice would hold all that was read with it.
+        let update = ItemUpdate { bytes: Bytes::copy_from_slice(&update.bytes), ..update };
+        self.bytes += update.bytes.len() + 32;
+        match self.changes.get_mut(name) {
+            Some(updates) => updates.push(update),
+            None => {
+                self.changes.insert(name.to_owned(), vec![update]);
+            }
+        }
+        if self.bytes >= self.compactor.sizes.frame { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        self.bytes = 0;
+        let changes = std::mem::take(&mut self.changes).into_iter().map(|(collection, mut updates)| {
+            updates.sort_unstable_by_key(|update| update.id);
+            Changes { collection, updates }
+        });
+        let changes = changes.collect();
+        self.append(&Frame { upper: self.upper, changes, ..Frame::default() }, Slot(0))
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        open.sync()?;
+        if let Some(segment) = self.segments.last_mut() {
+            segment.end = Some(End { bytes: open.position(), upper: self.upper });
+        }
+        Ok(())
+    }
+
+    /// Removes what was written.
+    fn abandon(mut self) {
+        self.open = None;
+        for segment in &self.segments {
+            self.compactor.place.remove(&self.compactor.place.segments().join(segment.name()));
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.flush()?;
+        self.close()?;
+        self.compactor.place.sync(&self.compactor.place.segments())
+    }
+}

@@ -1,0 +1,132 @@
+//! Reading a folder without claiming it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::disk::Disk;
+use super::log;
+use super::manifest::{self, Manifest};
+use super::place::Place;
+use super::recover::{self, Cut, Items};
+use super::{Identity, Restored};
+use crate::epoch::Epoch;
+use crate::error::{Error, ErrorKind, Result};
+use crate::sink::{RunNumber, Slot};
+
+/// What a folder held when it was looked at. Its files may go on growing, and may be removed by compaction.
+pub struct Inspection {
+    place: Place,
+    cut: Cut,
+    job: u64,
+    /// The job and its settings.
+    pub identity: Identity,
+    /// The runs whose claims are there, ascending: the last one may write.
+    pub claims: Vec<RunNumber>,
+    /// The numbers of the manifests that are there, ascending: the last one counts.
+    pub manifests: Vec<u64>,
+    /// The run that has written the last manifest.
+    pub run: RunNumber,
+    /// How many workers that run has.
+    pub num_slots: usize,
+    /// How many workers a run had at most.
+    pub slots_ever: usize,
+    /// The segments that the last manifest lists, in its order.
+    pub segments: Vec<SegmentInfo>,
+    /// Files of segments that no manifest knows: left by a crash, to be removed at the next start, or just made.
+    pub unlisted: Vec<String>,
+    /// Ends of logs that are no frames, in words: torn by a crash, or about to be written.
+    pub torn: Vec<String>,
+}
+
+/// A segment that the last manifest lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// The name of its file.
+    pub file: String,
+    /// The run that has written it.
+    pub run: RunNumber,
+    /// The worker whose log it is a part of; `None` for a base, which holds what many came to.
+    pub slot: Option<Slot>,
+    /// Whether its run may still append to it.
+    pub open: bool,
+    /// How many bytes of it count; 0 if nothing does.
+    pub bytes: u64,
+    /// The end of its last range that counts, if there is one.
+    pub upper: Option<Epoch>,
+}
+
+/// Looks at a folder; writes nothing, not even a lock.
+///
+/// # Errors
+///
+/// [`ErrorKind::NotFound`] if there is no store; [`ErrorKind::Store`] if it is damaged, or of a newer version, as a start would say.
+pub fn inspect(folder: PathBuf, disk: Arc<dyn Disk>) -> Result<Inspection> {
+    let place = Place { disk, folder };
+    let Some(manifest) = manifest::newest(&place)? else {
+        let text = format!("there is no store in folder {:?}: no manifest", place.folder);
+        return Err(Error::new(ErrorKind::NotFound, text));
+    };
+    let claims = place.numbers(&place.claims())?.into_iter().map(RunNumber).collect();
+    let manifests = manifest::list(&place)?;
+    let cut = recover::cut(&place, &manifest)?;
+    let names = place.names(&place.segments())?;
+    let segments = infos(&manifest, &cut);
+    let unlisted = names.into_iter().filter(|name| segments.iter().all(|segment| segment.file != *name)).collect();
+    let torn = cut.torn.iter().map(|torn| format!("{:?}, byte {}: {}", torn.path, torn.position, torn.why)).collect();
+    let Manifest { identity, run, num_slots, slots_ever, .. } = manifest;
+    let job = log::hash_of_job(&identity.job);
+    Ok(Inspection { place, cut, job, identity, claims, manifests, run, num_slots, slots_ever, segments, unlisted, torn })
+}
+
+fn infos(manifest: &Manifest, cut: &Cut) -> Vec<SegmentInfo> {
+    let info = |segment: &manifest::Segment| {
+        let file = segment.name();
+        let end = cut.segments.iter().find(|other| other.name() == file).and_then(|other| other.end);
+        SegmentInfo {
+            file,
+            run: segment.run,
+            slot: segment.slot,
+            open: segment.end.is_none(),
+            bytes: end.map_or(0, |end| end.bytes),
+            upper: end.map(|end| end.upper),
+        }
+    };
+    manifest.segments.iter().map(info).collect()
+}
+
+impl Inspection {
+    /// Everything but the items of state, as the next run will load it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Store`] if a segment is damaged, or was removed by compaction since.
+    pub fn restored(&self) -> Result<Restored> {
+        recover::load(&self.place, &self.cut, self.job)
+    }
+
+    /// Reads every byte that counts and checks it. Returns how many frames and bytes these are.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Store`] that names the first file and byte where something is wrong.
+    pub fn verify(&self) -> Result<(u64, u64)> {
+        let mut frames = 0;
+        log::for_each(&self.place, &self.cut.segments, self.job, &mut |view| {
+            frames += 1;
+            view.updates(&mut |_, _| Ok(()))
+        })?;
+        Items::sum(&self.place, &self.cut.segments, self.job, &mut |_| Ok(true))?.refuse_negative()?;
+        Ok((frames, self.segments.iter().map(|segment| segment.bytes).sum()))
+    }
+
+    /// Calls `item` for each item of state, as often as it is there, with the name of its collection; in no order.
+    ///
+    /// # Errors
+    ///
+    /// Those of `item`, and [`ErrorKind::Store`] as in [`restored`](Self::restored).
+    pub fn items(&self, item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
+        recover::items(&self.place, &self.cut.segments, self.job, &mut |_| true, item)
+    }
+}

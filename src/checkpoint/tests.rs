@@ -1,0 +1,55 @@
+//! The store on a simulated disk and on a real one.
+
+mod histories;
+mod model;
+mod named;
+mod sim;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::compact::Sizes;
+use super::*;
+
+/// Many small segments, so that a few frames are enough to fill them.
+const SMALL: Sizes = Sizes { segment: 200, slack: 0, frame: 100, pass: 300 };
+
+fn store(disk: &Arc<dyn Disk>, folder: &Path, slot: usize, sizes: Sizes) -> FolderStore {
+    FolderStore::new(folder.to_owned(), Arc::clone(disk), Slot(slot)).with_sizes(sizes)
+}
+
+fn begin(num_slots: usize) -> Begin {
+    let identity = Identity { job: "job".to_owned(), settings: vec![("key".to_owned(), "id".to_owned())] };
+    Begin { identity, num_slots, accept_changes: false }
+}
+
+/// The stores of a new run.
+fn start(disk: &Arc<dyn Disk>, folder: &Path, num_slots: usize, take_over: bool, sizes: Sizes) -> Result<Vec<FolderStore>> {
+    let mut stores: Vec<_> = (0..num_slots).map(|slot| store(disk, folder, slot, sizes)).collect();
+    let claim = stores[0].claim(take_over)?;
+    stores[0].begin(&begin(num_slots))?;
+    stores[1..].iter_mut().try_for_each(|store| store.join(claim))?;
+    Ok(stores)
+}
+
+/// A frame that adds an item.
+fn frame(lower: Epoch, upper: Epoch, item: &'static str) -> Frame {
+    let id = ItemId(u128::from(xxhash_rust::xxh3::xxh3_64(item.as_bytes())));
+    let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::from(item) }];
+    Frame { lower, upper, changes: vec![Changes { collection: "items".to_owned(), updates }], ..Frame::default() }
+}
+
+/// All items of a store, sorted.
+fn items(store: &mut FolderStore) -> Vec<String> {
+    let mut items = vec![];
+    store
+        .items(Share { index: 0, peers: 1 }, &mut |_, bytes| {
+            items.push(String::from_utf8(bytes.to_vec()).unwrap());
+            Ok(())
+        })
+        .unwrap();
+    items.sort();
+    items
+}
