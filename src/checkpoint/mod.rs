@@ -48,6 +48,8 @@ mod recover;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -207,6 +209,9 @@ impl Restored {
         marks.map(|mark| (mark.split, mark.offset)).collect()
     }
 }
+
+/// Makes the [`Store`] of a worker, which is told its slot; touches nothing.
+pub type NewStore = Arc<dyn Fn(Slot) -> Box<dyn Store> + Send + Sync>;
 
 /// Where checkpoints are kept. One object per worker. Every method may block: `append` and `compact` have a thread of their own,
 /// the others are called before anything is read.

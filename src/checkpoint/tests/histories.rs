@@ -183,7 +183,8 @@ impl History {
         self.schedule(1_500);
         let mut live = model::count(&self.kept);
         let above = stores[0].load().map_or(self.upper, |restored| restored.above);
-        let (mut next, mut published) = (vec![0; stores.len()], self.upper.min(self.kept.iter().map(|r| r.frames[0].published).max().unwrap_or(0)));
+        let (mut next, mut published) =
+            (vec![0; stores.len()], self.upper.min(self.kept.iter().map(|r| r.frames[0].published).max().unwrap_or(0)));
         for _ in 0..self.random.below(60) {
             self.wake_zombie(false);
             if self.random.one_in(8) && !self.compact(&stores[0]) {
@@ -199,7 +200,8 @@ impl History {
                 if self.random.one_in(2) {
                     published = published.max(durable);
                 }
-                let lower = self.ranges.last().map_or(above.max(self.upper) + self.random.below(3), |range| range.upper);
+                let lower =
+                    self.ranges.last().map_or(above.max(self.upper) + self.random.below(3), |range| range.upper);
                 self.ranges.push(model::range(&mut self.random, lower, stores.len(), published, &mut live));
                 self.stats.ranges += 1;
             }
@@ -274,7 +276,10 @@ fn every_start_finds_a_state_that_was_whole() {
     }
     if only.is_none() {
         let Stats { ranges, compactions, lost, crashes, retried, fenced } = total;
-        assert!([ranges, compactions, lost, crashes, retried, fenced].iter().all(|count| *count > cases / 10), "{total:?}");
+        assert!(
+            [ranges, compactions, lost, crashes, retried, fenced].iter().all(|count| *count > cases / 10),
+            "{total:?}"
+        );
     }
 }
 
