@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::super::disk::{Disk, DiskFile};
@@ -199,6 +199,21 @@ impl SimDisk {
         state.crashed = false;
         state.crash_after = None;
         state.life += 1;
+    }
+
+    /// The paths of all files below a folder.
+    pub fn paths(&self, folder: &Path) -> Vec<PathBuf> {
+        let state = self.lock();
+        state.names.keys().map(PathBuf::from).filter(|path| path.starts_with(folder)).collect()
+    }
+
+    /// Changes what is in a file, behind the back of whoever has it open.
+    pub fn edit(&self, path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
+        let mut state = self.lock();
+        let inode = state.inode(path).unwrap();
+        let inode = &mut state.inodes[inode];
+        edit(&mut inode.data);
+        inode.synced = inode.data.len();
     }
 }
 
