@@ -209,10 +209,36 @@ impl FolderStore {
             let (claim, job, (manifest, cut)) = (self.claimed()?, self.job()?, self.begun()?);
             let own = |segment: &&Segment| segment.run == claim.run && segment.slot == Some(self.slot);
             let segment = manifest.segments.iter().find(own).cloned().ok_or_else(|| out_of_order("begin or join"))?;
+            claim::check(&self.place, claim)?;
             let open = Some(Appender::open(&self.place, &segment)?);
             self.log = Some(Log { claim, job, segment, open, end: None, upper: cut.upper });
         }
         self.log.as_mut().ok_or_else(|| out_of_order("begin or join"))
+    }
+
+    fn try_append(&mut self, frame: &Frame) -> Result<()> {
+        let (place, sizes, slot, shared) = (self.place.clone(), self.sizes, self.slot, Arc::clone(&self.shared));
+        let log = self.open_log()?;
+        if frame.lower < log.upper || frame.upper < frame.lower {
+            let text = format!(
+                "frame [{}, {}) does not follow on what is durable below {}: a fault of the job",
+                frame.lower, frame.upper, log.upper
+            );
+            return Err(Error::new(ErrorKind::Store, text));
+        }
+        match log.write(&place, sizes, slot, frame) {
+            Ok(bytes) => {
+                log.end = Some(End { bytes, upper: frame.upper });
+                log.upper = frame.upper;
+                let _ = shared.first.compare_exchange(0, frame.upper, Ordering::SeqCst, Ordering::SeqCst);
+                shared.published.fetch_max(frame.published, Ordering::SeqCst);
+                Ok(())
+            }
+            Err(error) => {
+                log.open = None;
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn compactor(&self) -> Result<Compactor> {
@@ -334,28 +360,11 @@ impl Store for FolderStore {
     }
 
     fn append(&mut self, frame: &Frame) -> Result<()> {
-        let (place, sizes, slot, shared) = (self.place.clone(), self.sizes, self.slot, Arc::clone(&self.shared));
-        let log = self.open_log()?;
-        if frame.lower < log.upper || frame.upper < frame.lower {
-            let text = format!(
-                "frame [{}, {}) does not follow on what is durable below {}: a fault of the job",
-                frame.lower, frame.upper, log.upper
-            );
-            return Err(Error::new(ErrorKind::Store, text));
-        }
-        match log.write(&place, sizes, slot, frame) {
-            Ok(bytes) => {
-                log.end = Some(End { bytes, upper: frame.upper });
-                log.upper = frame.upper;
-                let _ = shared.first.compare_exchange(0, frame.upper, Ordering::SeqCst, Ordering::SeqCst);
-                shared.published.fetch_max(frame.published, Ordering::SeqCst);
-                Ok(())
-            }
-            Err(error) => {
-                log.open = None;
-                Err(error)
-            }
-        }
+        self.try_append(frame).map_err(|error| {
+            // A newer run clears away what this one works with: then that is the reason.
+            let check = self.claim.map_or(Ok(()), |claim| claim::check(&self.place, claim));
+            check.err().filter(|check| check.kind() == ErrorKind::Fenced).unwrap_or(error)
+        })
     }
 
     fn compact(&mut self) -> Result<()> {

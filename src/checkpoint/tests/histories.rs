@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::super::compact::Sizes;
 use super::super::*;
@@ -24,6 +25,7 @@ type Found = BTreeMap<(String, Vec<u8>), i64>;
 
 /// The stores of a run that goes on although it should not.
 struct Zombie {
+    run: u64,
     stores: Vec<FolderStore>,
     /// For each worker, the next range.
     next: Vec<usize>,
@@ -44,6 +46,8 @@ struct History {
     ranges: Vec<Range>,
     /// The end of what was kept, also where no range is.
     upper: Epoch,
+    /// How many runs have appended something.
+    run: u64,
     zombie: Option<Zombie>,
     stats: Stats,
 }
@@ -68,7 +72,7 @@ impl History {
         let fault = [0, 0, 60, 15][random.below(4) as usize];
         let (disk, folder) = (Arc::new(sim.clone()), PathBuf::from("/store"));
         let (kept, ranges, stats) = (vec![], vec![], Stats::default());
-        History { random, sim, disk, folder, sizes, fault, kept, ranges, upper: 0, zombie: None, stats }
+        History { random, sim, disk, folder, sizes, fault, kept, ranges, upper: 0, run: 0, zombie: None, stats }
     }
 
     /// Whether an error is one that the disk was told to make.
@@ -166,7 +170,10 @@ impl History {
             assert!(!compacted.is_ok_and(|compacted| compacted), "an old run has compacted");
         }
         if let Some(range) = zombie.ranges.get(zombie.next[slot]) {
-            if last && let Some(range) = self.ranges.iter_mut().find(|other| other.lower == range.lower) {
+            if last
+                && zombie.run == self.run
+                && let Some(range) = self.ranges.iter_mut().find(|other| other.lower == range.lower)
+            {
                 range.tried[slot] = true;
             }
             match zombie.stores[slot].append(&range.frames[slot]) {
@@ -181,6 +188,7 @@ impl History {
     /// Lets workers append ranges, each as far as it comes.
     fn run(&mut self, mut stores: Vec<FolderStore>) {
         self.schedule(1_500);
+        self.run += 1;
         let mut live = model::count(&self.kept);
         let above = stores[0].load().map_or(self.upper, |restored| restored.above);
         let (mut next, mut published) =
@@ -211,7 +219,7 @@ impl History {
             next[slot] += 1;
         }
         if !self.sim.has_crashed() && self.random.one_in(2) {
-            self.zombie = Some(Zombie { stores, next, ranges: self.ranges.clone() });
+            self.zombie = Some(Zombie { run: self.run, stores, next, ranges: self.ranges.clone() });
         }
     }
 
@@ -243,44 +251,53 @@ impl History {
     }
 }
 
+fn run(seed: u64) -> Stats {
+    let mut history = History::new(seed);
+    for _ in 0..1 + history.random.below(5) {
+        let stores = history.start(false);
+        history.run(stores);
+    }
+    if history.random.one_in(2) {
+        history.zombie = None;
+        history.sim.restart(true);
+    }
+    let stores = history.start(true);
+    history.wake_zombie(false);
+    let inspection = inspect(history.folder.clone(), Arc::clone(&history.disk)).unwrap();
+    inspection.verify().unwrap();
+    assert_eq!((inspection.restored().unwrap().upper, inspection.num_slots), (history.upper, stores.len()));
+    history.stats
+}
+
 #[test]
 fn every_start_finds_a_state_that_was_whole() {
+    if let Ok(seed) = std::env::var("SYNCLINE_MODEL_SEED") {
+        run(seed.parse().expect("a seed"));
+        return;
+    }
     let cases = cases(10_000);
-    let mut total = Stats::default();
-    let only: Option<u64> = std::env::var("SYNCLINE_MODEL_SEED").ok().map(|seed| seed.parse().expect("a seed"));
-    for seed in only.map_or(0..cases, |seed| seed..seed + 1) {
-        let ran = std::panic::catch_unwind(|| {
-            let mut history = History::new(seed);
-            for _ in 0..1 + history.random.below(5) {
-                let stores = history.start(false);
-                history.run(stores);
-            }
-            if history.random.one_in(2) {
-                history.zombie = None;
-                history.sim.restart(true);
-            }
-            let stores = history.start(true);
-            history.wake_zombie(false);
-            let inspection = inspect(history.folder.clone(), Arc::clone(&history.disk)).unwrap();
-            inspection.verify().unwrap();
-            assert_eq!((inspection.restored().unwrap().upper, inspection.num_slots), (history.upper, stores.len()));
-            history.stats
-        });
-        let Ok(stats) = ran else { panic!("history {seed} failed: SYNCLINE_MODEL_SEED={seed} runs it alone") };
-        total.ranges += stats.ranges;
-        total.compactions += stats.compactions;
-        total.lost += stats.lost;
-        total.crashes += stats.crashes;
-        total.retried += stats.retried;
-        total.fenced += stats.fenced;
-    }
-    if only.is_none() {
-        let Stats { ranges, compactions, lost, crashes, retried, fenced } = total;
-        assert!(
-            [ranges, compactions, lost, crashes, retried, fenced].iter().all(|count| *count > cases / 10),
-            "{total:?}"
-        );
-    }
+    let next = AtomicU64::new(0);
+    let total = Mutex::new([0; 6]);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= cases {
+                        return;
+                    }
+                    let Ok(stats) = std::panic::catch_unwind(|| run(seed)) else {
+                        panic!("history {seed} failed: SYNCLINE_MODEL_SEED={seed} runs it alone")
+                    };
+                    let Stats { ranges, compactions, lost, crashes, retried, fenced } = stats;
+                    let counts = [ranges, compactions, lost, crashes, retried, fenced];
+                    total.lock().unwrap().iter_mut().zip(counts).for_each(|(total, count)| *total += count);
+                }
+            });
+        }
+    });
+    let total = total.into_inner().unwrap();
+    assert!(total.iter().all(|count| *count > cases / 10), "too little was tested: {total:?}");
 }
 
 /// The histories would see a store that forgets: here the disk does not keep what it has synced.

@@ -44,9 +44,9 @@ struct Inode {
 struct State {
     random: Random,
     inodes: Vec<Inode>,
-    names: BTreeMap<PathBuf, usize>,
+    names: BTreeMap<String, usize>,
     /// The names that survive.
-    synced: BTreeMap<PathBuf, usize>,
+    synced: BTreeMap<String, usize>,
     /// One in so many calls fails; 0 is none.
     fault: u64,
     /// The call at which everything ends.
@@ -73,6 +73,19 @@ struct SimFile {
     disk: SimDisk,
     inode: usize,
     life: u64,
+}
+
+/// Paths as text: they are compared often.
+fn key(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// The names in a folder.
+fn inside<'a>(names: &'a BTreeMap<String, usize>, folder: &Path) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
+    let folder = key(folder) + "/";
+    let from = names.range(folder.clone()..);
+    from.map_while(move |(path, inode)| Some((path.strip_prefix(&folder)?, *inode)))
+        .filter(|(name, _)| !name.contains('/'))
 }
 
 fn dead() -> io::Error {
@@ -108,12 +121,12 @@ impl State {
     }
 
     fn inode(&self, path: &Path) -> io::Result<usize> {
-        self.names.get(path).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.names.get(&key(path)).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn create(&mut self, path: &Path, data: Vec<u8>) -> usize {
         self.inodes.push(Inode { synced: data.len(), data, is_open: false });
-        self.names.insert(path.to_owned(), self.inodes.len() - 1);
+        self.names.insert(key(path), self.inodes.len() - 1);
         self.inodes.len() - 1
     }
 
@@ -189,11 +202,19 @@ impl SimDisk {
         state.life += 1;
     }
 
-    /// All files of which the name ends in this, and what is in them.
-    pub fn files(&self, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    /// The paths of all files below a folder.
+    pub fn paths(&self, folder: &Path) -> Vec<PathBuf> {
         let state = self.lock();
-        let of_folder = state.names.iter().filter(|(path, _)| path.starts_with(folder));
-        of_folder.map(|(path, inode)| (path.clone(), state.inodes[*inode].data.clone())).collect()
+        state.names.keys().map(PathBuf::from).filter(|path| path.starts_with(folder)).collect()
+    }
+
+    /// Changes what is in a file, behind the back of whoever has it open.
+    pub fn edit(&self, path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
+        let mut state = self.lock();
+        let inode = state.inode(path).unwrap();
+        let inode = &mut state.inodes[inode];
+        edit(&mut inode.data);
+        inode.synced = inode.data.len();
     }
 }
 
@@ -258,7 +279,7 @@ impl Disk for SimDisk {
         let mut state = self.lock();
         let failure = state.call();
         if matches!(failure, None | Some((Part::All, _))) {
-            if state.names.contains_key(path) {
+            if state.names.contains_key(&key(path)) {
                 return Err(failure.map_or(io::ErrorKind::AlreadyExists.into(), |(_, error)| error));
             }
             state.create(path, contents.to_vec());
@@ -296,15 +317,14 @@ impl Disk for SimDisk {
         if let Some((_, error)) = state.call() {
             return Err(error);
         }
-        let inside = state.names.keys().filter(|path| path.parent() == Some(folder));
-        Ok(inside.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+        Ok(inside(&state.names, folder).map(|(name, _)| name.to_owned()).collect())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.lock();
         let failure = state.call();
         if matches!(failure, None | Some((Part::All, _))) {
-            state.names.remove(path);
+            state.names.remove(&key(path));
         }
         failure.map_or(Ok(()), |(_, error)| Err(error))
     }
@@ -319,9 +339,9 @@ impl Disk for SimDisk {
         let failure = state.call();
         if matches!(failure, None | Some((Part::All, _))) && !state.lies {
             let State { names, synced, .. } = &mut *state;
-            synced.retain(|path, _| path.parent() != Some(folder));
-            let inside = names.iter().filter(|(path, _)| path.parent() == Some(folder));
-            synced.extend(inside.map(|(path, inode)| (path.clone(), *inode)));
+            let before: Vec<_> = inside(synced, folder).map(|(name, _)| key(&folder.join(name))).collect();
+            before.iter().for_each(|path| _ = synced.remove(path));
+            synced.extend(inside(names, folder).map(|(name, inode)| (key(&folder.join(name)), inode)));
         }
         failure.map_or(Ok(()), |(_, error)| Err(error))
     }
