@@ -30,6 +30,7 @@ mod kafka_security;
 mod kafka_sink;
 #[cfg(feature = "kafka")]
 mod kafka_sync;
+mod kills;
 mod layers;
 mod licences;
 mod memory_broker;
