@@ -5,11 +5,11 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
+use super::Claim;
 use super::disk::DiskFile;
 use super::frame::MEND;
 use super::manifest::{self, fenced, hex};
 use super::place::{Place, failed, numbered};
-use super::Claim;
 use crate::crash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::RunNumber;

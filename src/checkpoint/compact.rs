@@ -101,7 +101,14 @@ impl Compactor {
         }
     }
 
-    fn write(&self, base: &mut Base<'_>, old: &[Segment], manifest: &Manifest, published: Epoch, size: u64) -> Result<()> {
+    fn write(
+        &self,
+        base: &mut Base<'_>,
+        old: &[Segment],
+        manifest: &Manifest,
+        published: Epoch,
+        size: u64,
+    ) -> Result<()> {
         let job = self.job(manifest);
         let upper = old.iter().filter_map(|s| s.end).map(|end| end.upper).max().unwrap_or_default();
         let cut = Cut { upper, above: upper, segments: old.to_vec(), unsynced: vec![], torn: vec![] };
@@ -126,12 +133,8 @@ impl Compactor {
             base.append(&frame, Slot(0))?;
         }
         for pending in restored.outbox.into_iter().filter(|pending| pending.upper > published) {
-            let frame = Frame {
-                lower: pending.lower,
-                upper: pending.upper,
-                prepared: pending.prepared,
-                ..Frame::default()
-            };
+            let frame =
+                Frame { lower: pending.lower, upper: pending.upper, prepared: pending.prepared, ..Frame::default() };
             base.append(&frame, pending.slot)?;
         }
         let passes = u128::from(size / self.sizes.pass + 1);

@@ -77,7 +77,20 @@ pub fn inspect(folder: PathBuf, disk: Arc<dyn Disk>) -> Result<Inspection> {
     let torn = cut.torn.iter().map(|torn| format!("{:?}, byte {}: {}", torn.path, torn.position, torn.why)).collect();
     let Manifest { identity, run, num_slots, slots_ever, .. } = manifest;
     let job = log::hash_of_job(&identity.job);
-    Ok(Inspection { place, cut, job, identity, claims, manifests, run, num_slots, slots_ever, segments, unlisted, torn })
+    Ok(Inspection {
+        place,
+        cut,
+        job,
+        identity,
+        claims,
+        manifests,
+        run,
+        num_slots,
+        slots_ever,
+        segments,
+        unlisted,
+        torn,
+    })
 }
 
 fn infos(manifest: &Manifest, cut: &Cut) -> Vec<SegmentInfo> {

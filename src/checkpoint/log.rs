@@ -171,7 +171,9 @@ impl<'a> Reader<'a> {
                 Err(self.damaged(end.bytes, "the manifest says that it ends here, but that is inside a frame"))
             }
             Part::Frame(view) => Ok(Some(view)),
-            Part::Nothing => Err(self.damaged(self.position, &format!("it ends here, but {} bytes were durable", end.bytes))),
+            Part::Nothing => {
+                Err(self.damaged(self.position, &format!("it ends here, but {} bytes were durable", end.bytes)))
+            }
             Part::Broken(why) => Err(self.damaged(self.position, why)),
         }
     }

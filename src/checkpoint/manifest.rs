@@ -107,8 +107,9 @@ impl Manifest {
     ///
     /// [`ErrorKind::Store`] if these bytes are not what [`encode`](Self::encode) made, or were made by a newer version.
     fn decode(bytes: &[u8], path: &Path) -> Result<Manifest> {
-        let damaged =
-            |at: usize, why: &str| Error::new(ErrorKind::Store, format!("{path:?} is damaged at byte {at}: {why}; {MEND}"));
+        let damaged = |at: usize, why: &str| {
+            Error::new(ErrorKind::Store, format!("{path:?} is damaged at byte {at}: {why}; {MEND}"))
+        };
         let text = std::str::from_utf8(bytes).map_err(|error| damaged(error.valid_up_to(), "it is not text"))?;
         let version = text.strip_prefix(TITLE).and_then(|rest| rest.lines().next());
         let version: u32 = version
@@ -297,6 +298,9 @@ pub(super) mod tests {
         assert_eq!(asked, 3);
         assert_eq!(list(&place).unwrap().first(), Some(&6));
         let old = Claim { run: RunNumber(2), nonce: 5 };
-        assert_eq!(own(&place, old).unwrap_err().to_string(), format!("run 2 is fenced by run 3 in folder {:?}", folder.path()));
+        assert_eq!(
+            own(&place, old).unwrap_err().to_string(),
+            format!("run 2 is fenced by run 3 in folder {:?}", folder.path())
+        );
     }
 }

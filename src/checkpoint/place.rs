@@ -101,8 +101,10 @@ fn number(name: &str) -> Option<u64> {
 /// An error of the disk. What may pass, such as a full disk, is retryable.
 pub(super) fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     use io::ErrorKind::{InvalidData, InvalidInput, NotFound, PermissionDenied, ReadOnlyFilesystem, Unsupported};
-    let lasts =
-        matches!(error.kind(), InvalidData | InvalidInput | NotFound | PermissionDenied | ReadOnlyFilesystem | Unsupported);
+    let lasts = matches!(
+        error.kind(),
+        InvalidData | InvalidInput | NotFound | PermissionDenied | ReadOnlyFilesystem | Unsupported
+    );
     let failed = Error::new(ErrorKind::Store, format!("{path:?} cannot {what}")).with_source(error);
     if lasts { failed } else { failed.retryable() }
 }

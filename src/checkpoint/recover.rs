@@ -155,7 +155,12 @@ pub(super) struct Items {
 
 impl Items {
     /// Sums the changes of the items that `wanted` names. Takes memory for those that are there, not for their bytes.
-    pub fn sum(place: &Place, segments: &[Segment], job: u64, wanted: &mut dyn FnMut(ItemId) -> Result<bool>) -> Result<Self> {
+    pub fn sum(
+        place: &Place,
+        segments: &[Segment],
+        job: u64,
+        wanted: &mut dyn FnMut(ItemId) -> Result<bool>,
+    ) -> Result<Self> {
         let mut items = Items { names: vec![], indexes: HashMap::new(), nets: HashMap::new() };
         log::for_each(place, segments, job, &mut |view| {
             view.updates(&mut |name, update| {

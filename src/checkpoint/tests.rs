@@ -26,7 +26,13 @@ fn begin(num_slots: usize) -> Begin {
 }
 
 /// The stores of a new run.
-fn start(disk: &Arc<dyn Disk>, folder: &Path, num_slots: usize, take_over: bool, sizes: Sizes) -> Result<Vec<FolderStore>> {
+fn start(
+    disk: &Arc<dyn Disk>,
+    folder: &Path,
+    num_slots: usize,
+    take_over: bool,
+    sizes: Sizes,
+) -> Result<Vec<FolderStore>> {
     let mut stores: Vec<_> = (0..num_slots).map(|slot| store(disk, folder, slot, sizes)).collect();
     let claim = stores[0].claim(take_over)?;
     stores[0].begin(&begin(num_slots))?;

@@ -6,8 +6,8 @@ use bytes::{BufMut, Bytes};
 
 use super::key::{Key, KeyHash};
 use super::record::Entry;
-use crate::varint;
 use crate::message::{Offset, SplitId};
+use crate::varint;
 
 // The layout: number dropped (u32), sides (a bit each), flags, the hash if it is the caller's own, for each side that is present
 // the number of its split and its offset, and up to the end the canonical bytes of the key.

@@ -10,8 +10,8 @@ use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
 use super::number::canonical;
-use crate::varint;
 use crate::blocks::Blocks;
+use crate::varint;
 
 /// The hash of a key: all 128 bits of it where keys are told apart, the low 64 bits where workers are chosen.
 ///

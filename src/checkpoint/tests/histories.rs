@@ -170,7 +170,10 @@ impl History {
             assert!(!compacted.is_ok_and(|compacted| compacted), "an old run has compacted");
         }
         if let Some(range) = zombie.ranges.get(zombie.next[slot]) {
-            if last && zombie.run == self.run && let Some(range) = self.ranges.iter_mut().find(|other| other.lower == range.lower) {
+            if last
+                && zombie.run == self.run
+                && let Some(range) = self.ranges.iter_mut().find(|other| other.lower == range.lower)
+            {
                 range.tried[slot] = true;
             }
             match zombie.stores[slot].append(&range.frames[slot]) {
@@ -188,7 +191,8 @@ impl History {
         self.run += 1;
         let mut live = model::count(&self.kept);
         let above = stores[0].load().map_or(self.upper, |restored| restored.above);
-        let (mut next, mut published) = (vec![0; stores.len()], self.upper.min(self.kept.iter().map(|r| r.frames[0].published).max().unwrap_or(0)));
+        let (mut next, mut published) =
+            (vec![0; stores.len()], self.upper.min(self.kept.iter().map(|r| r.frames[0].published).max().unwrap_or(0)));
         for _ in 0..self.random.below(60) {
             self.wake_zombie(false);
             if self.random.one_in(8) && !self.compact(&stores[0]) {
@@ -204,23 +208,25 @@ impl History {
                 if self.random.one_in(2) {
                     published = published.max(durable);
                 }
-                let lower = self.ranges.last().map_or(above.max(self.upper) + self.random.below(3), |range| range.upper);
+                let lower =
+                    self.ranges.last().map_or(above.max(self.upper) + self.random.below(3), |range| range.upper);
                 self.ranges.push(model::range(&mut self.random, lower, stores.len(), published, &mut live));
                 self.stats.ranges += 1;
             }
-            if !self.append(&mut stores[slot], slot, next[slot]) {
+            if self.append(&mut stores[slot], slot, next[slot]) {
+                next[slot] += 1;
+            } else if self.sim.has_crashed() || self.random.one_in(4) {
                 break;
             }
-            next[slot] += 1;
         }
         if !self.sim.has_crashed() && self.random.one_in(2) {
             self.zombie = Some(Zombie { run: self.run, stores, next, ranges: self.ranges.clone() });
         }
     }
 
-    /// Whether the run goes on.
+    /// Whether a worker has appended its frame of a range, perhaps not at the first try.
     fn append(&mut self, store: &mut FolderStore, slot: usize, at: usize) -> bool {
-        for _ in 0..4 {
+        for _ in 0..1 + self.random.below(3) {
             self.ranges[at].tried[slot] = true;
             match store.append(&self.ranges[at].frames[slot].clone()) {
                 Ok(()) => {

@@ -80,10 +80,8 @@ fn damage_that_is_no_crash_is_refused_by_file_and_byte() {
     let later = |at: usize, why: &str| {
         place(at, &format!("{why}, but a whole frame follows at byte {}: this was not a crash", at + LENGTH))
     };
-    let (no_head, no_body) = (
-        "what stands here is not the head of a frame",
-        "the checksum of this frame is not that of its bytes",
-    );
+    let (no_head, no_body) =
+        ("what stands here is not the head of a frame", "the checksum of this frame is not that of its bytes");
     let cases: [(fn(&mut Vec<u8>), String); 6] = [
         (|data| data[PLACES[1] + 20] ^= 1, later(PLACES[1], no_body)),
         (|data| data[PLACES[1]] ^= 1, later(PLACES[1], no_head)),
@@ -105,10 +103,7 @@ fn damage_that_is_no_crash_is_refused_by_file_and_byte() {
     // Behind the end that a manifest knows nothing counts; before it nothing may be missing.
     let cases: [(fn(&mut Vec<u8>), Option<String>); 4] = [
         (|data| data[PLACES[2] + 20] ^= 1, Some(place(PLACES[2], no_body))),
-        (
-            |data| data.truncate(PLACES[3] - 1),
-            Some(place(PLACES[2], "the file ends inside this frame")),
-        ),
+        (|data| data.truncate(PLACES[3] - 1), Some(place(PLACES[2], "the file ends inside this frame"))),
         (
             |data| data.truncate(PLACES[2]),
             Some(place(PLACES[2], &format!("it ends here, but {} bytes were durable", PLACES[3]))),
@@ -284,6 +279,36 @@ fn who_is_taken_over_is_fenced() {
     drop(new);
     let mut stores = start(&local(), folder.path(), 1, false, SMALL).unwrap();
     assert_eq!(items(&mut stores[0]), ["a", "a"]);
+}
+
+#[test]
+fn nothing_is_compacted_before_all_workers_have_read_it() {
+    let (_, disk) = three_frames(SMALL);
+    let mut stores = start(&disk, Path::new(FOLDER), 2, false, SMALL).unwrap();
+    // The first of these says what was published by the run before, which says nothing about the second worker.
+    for (lower, published) in [(30, 30), (40, 30)] {
+        stores[0].append(&Frame { published, ..frame(lower, lower + 10, "d") }).unwrap();
+        assert!(!stores[0].compactor().unwrap().run().unwrap());
+    }
+    assert_eq!(items(&mut stores[1]).concat(), "abc");
+    stores[1].append(&frame(30, 40, "e")).unwrap();
+    stores[0].append(&Frame { published: 40, ..frame(50, 60, "d") }).unwrap();
+    assert!(stores[0].compactor().unwrap().run().unwrap());
+    drop(stores);
+    assert_eq!(restart(&disk).unwrap().concat(), "abcde");
+}
+
+#[test]
+fn a_log_that_is_all_in_the_base_is_not_taken_for_one_that_never_was() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let mut stores = start(&disk, Path::new(FOLDER), 2, false, SMALL).unwrap();
+    stores[0].append(&frame(0, 10, "a")).unwrap();
+    stores[1].append(&frame(0, 10, "b")).unwrap();
+    stores[0].append(&Frame { published: 10, ..frame(10, 20, "c") }).unwrap();
+    stores[1].roll().unwrap();
+    assert!(stores[0].compactor().unwrap().run().unwrap());
+    drop(stores);
+    assert_eq!(restart(&disk).unwrap().concat(), "ab");
 }
 
 #[test]

@@ -84,7 +84,8 @@ fn key(path: &Path) -> String {
 fn inside<'a>(names: &'a BTreeMap<String, usize>, folder: &Path) -> impl Iterator<Item = (&'a str, usize)> + use<'a> {
     let folder = key(folder) + "/";
     let from = names.range(folder.clone()..);
-    from.map_while(move |(path, inode)| Some((path.strip_prefix(&folder)?, *inode))).filter(|(name, _)| !name.contains('/'))
+    from.map_while(move |(path, inode)| Some((path.strip_prefix(&folder)?, *inode)))
+        .filter(|(name, _)| !name.contains('/'))
 }
 
 fn dead() -> io::Error {
