@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checkpoint::{Identity, NullStore, Store};
+use crate::checkpoint::{Identity, NewStore, NullStore};
 use crate::control::Control;
 use crate::dataflow::{Flow, JobContext, run_worker};
 use crate::epoch::{Clock, SteadyClock, SystemClock};
@@ -65,7 +65,7 @@ impl Job {
                 stuck_after: Duration::from_secs(60),
                 max_records: None,
                 retry: RetryPolicy::default(),
-                new_store: Arc::new(move || Box::new(NullStore::new(started))),
+                new_store: Arc::new(move |_slot| Box::new(NullStore::new(started))),
                 identity: Identity { job: name.into(), settings: vec![] },
                 take_over: false,
                 accept_changes: false,
@@ -141,7 +141,7 @@ impl Job {
     /// Keeps checkpoints: a restart goes on from the last one, with any number of workers. Every worker makes its own store, of the
     /// same place. Only what goes through [`Flow::durable`] survives, offsets and outputs apart.
     #[must_use]
-    pub fn store(mut self, new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>) -> Self {
+    pub fn store(mut self, new_store: NewStore) -> Self {
         self.context.new_store = new_store;
         self
     }

@@ -48,6 +48,8 @@ mod recover;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +108,7 @@ impl Share {
 }
 
 /// Identifies an item within its collection: two items with the same id have the same bytes. Mostly a hash of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ItemId(pub u128);
 
 /// A net change of a collection: an item is there so many times more, or less.
@@ -207,6 +209,9 @@ impl Restored {
         marks.map(|mark| (mark.split, mark.offset)).collect()
     }
 }
+
+/// Makes the [`Store`] of a worker, which is told its slot; touches nothing.
+pub type NewStore = Arc<dyn Fn(Slot) -> Box<dyn Store> + Send + Sync>;
 
 /// Where checkpoints are kept. One object per worker. Every method may block: `append` and `compact` have a thread of their own,
 /// the others are called before anything is read.

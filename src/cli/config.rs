@@ -72,8 +72,12 @@ pub struct SyncConfig {
     pub create_topics: Option<CreateTopics>,
     /// Properties of Kafka's client.
     pub kafka: Vec<Property>,
-    /// Where state was asked to be kept. This version keeps none.
+    /// Where checkpoints of jobs are kept.
     pub backend_folder: Option<PathBuf>,
+    /// Take them from a run that lives.
+    pub take_over: bool,
+    /// Go on although settings are not those of the checkpoint.
+    pub accept_changes: bool,
     /// The workers of the job.
     pub workers: Workers,
     /// What to say at the start, because somebody may expect something else.
@@ -104,9 +108,46 @@ impl SyncConfig {
             discovery: self.discovery,
             on_lost_offset: if is_kafka(broker) { self.on_lost_offset } else { OnLost::Fail },
             create_topics: self.create_topics,
-            keeps_state: false, // this version keeps none
+            keeps_state: self.backend_folder.is_some(),
             despite_state: self.start_given,
         }
+    }
+
+    /// The folder of this job's checkpoints, called as FASTEN's job calls it.
+    pub fn job_folder(&self) -> Option<PathBuf> {
+        let plain = |text: &str| -> String {
+            let kept = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+            text.chars().map(kept).collect()
+        };
+        let topics: Vec<String> = self.inputs.iter().map(|input| plain(&input.topic)).collect();
+        Some(self.backend_folder.as_ref()?.join(format!("{}_sync", topics.join("_"))))
+    }
+
+    /// What the state of the job depends on, by name.
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let mut settings = vec![];
+        let mut add = |name: &str, value: String| settings.push((name.to_owned(), value));
+        for (number, input) in self.inputs.iter().enumerate() {
+            let keys: Vec<String> = input.keys.iter().map(ToString::to_string).collect();
+            add(&format!("side {number}"), input.name.clone());
+            add(&format!("broker of side {number}"), input.broker.clone());
+            add(&format!("topic of side {number}"), input.topic.clone());
+            add(&format!("keys of side {number}"), keys.join(","));
+        }
+        let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
+        add("key_types", format!("{:?}", self.key_types).to_lowercase());
+        add("timestamp_field", or_none(self.timestamp_field.as_ref().map(ToString::to_string)));
+        add("clock", format!("{:?}", self.clock).to_lowercase());
+        add("window_time", format!("{:?}", self.window));
+        add("remember", format!("{:?}", self.remember));
+        add("max_wait", or_none(self.max_wait.map(|wait| format!("{wait:?}"))));
+        add("duplicates", format!("{:?}", self.duplicates).to_lowercase());
+        add("late", format!("{:?}", self.late).to_lowercase());
+        add("output broker", self.output_broker.clone());
+        add("output_topic", self.joined_topic.clone());
+        add("delay_topic", or_none(self.delay_topic.clone()));
+        add("dead_letter_topic", or_none(self.dead_letter_topic.clone()));
+        settings
     }
 
     /// Where an input starts.

@@ -13,6 +13,7 @@ use super::config::{ClockMode, SyncConfig};
 use super::progress::{Conservation, Status};
 use super::units;
 use crate::broker;
+use crate::checkpoint::{FolderStore, LocalDisk, Store};
 use crate::control::Control;
 use crate::dataflow::Input;
 use crate::epoch::{Clock, SystemClock};
@@ -61,10 +62,17 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     if let Some(records) = config.max_records {
         job = job.max_records(records);
     }
-    if config.backend_folder.is_none() {
-        tracing::info!(
+    match config.job_folder() {
+        Some(folder) => {
+            tracing::info!(folder = %folder.display(), "checkpoints are kept");
+            let store =
+                move |slot| Box::new(FolderStore::new(folder.clone(), Arc::new(LocalDisk), slot)) as Box<dyn Store>;
+            job = job.store(Arc::new(store)).settings(config.settings());
+            job = job.take_over(config.take_over).accept_changes(config.accept_changes);
+        }
+        None => tracing::info!(
             "no --backendFolder: nothing is kept, a restart reads again from the committed offsets and may repeat output"
-        );
+        ),
     }
     let tally = Arc::new(Tally::default());
     let started = Arc::new(AtomicBool::new(false));
@@ -182,7 +190,7 @@ fn conservation(tally: &Tally, status: &crate::observe::Status) -> Conservation 
     let totals = tally.totals();
     Conservation {
         records_in: totals.records_in,
-        restored: 0,
+        restored: totals.counts.restored_records,
         joined_records: totals.counts.joined_records,
         expired: totals.counts.expired_records,
         pending: totals.counts.pending_records,

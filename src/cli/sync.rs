@@ -107,11 +107,12 @@ impl Reader<'_> {
         });
         let (on_null, on_bad_record) = self.policies(dead_letter_topic.is_some());
         let group = self.group(&inputs);
-        let (backend_folder, mut warnings) = self.state();
+        let backend_folder = self.state();
         let at_end = self.choice("at_end", &[("delay", AtEnd::Delay), ("keep", AtEnd::Keep)]);
-        if at_end == AtEnd::Keep {
-            let what = "--at_end keep: this version keeps no state; records that wait at the end are read again only where their \
-                        offsets are not committed";
+        let mut warnings = vec![];
+        if at_end == AtEnd::Keep && backend_folder.is_none() {
+            let what = "--at_end keep without --backendFolder: records that wait at the end are read again only where their offsets \
+                        are not committed";
             warnings.push(what.to_owned());
         }
         let (start, until) = (self.start(&inputs), self.until());
@@ -154,6 +155,8 @@ impl Reader<'_> {
             create_topics,
             kafka,
             backend_folder,
+            take_over: self.given.get("take_over").is_some(),
+            accept_changes: self.given.get("accept_changes").is_some(),
             workers: workers::read(self),
             warnings,
             inputs,
@@ -427,20 +430,19 @@ impl Reader<'_> {
     }
 
     /// FASTEN's options for durable state: accepted, so that its command lines run, and never in silence.
-    fn state(&mut self) -> (Option<std::path::PathBuf>, Vec<String>) {
+    fn state(&mut self) -> Option<std::path::PathBuf> {
+        let folder = self.text("backendFolder");
         let production = self.given.get("production").is_some();
-        let folder = self.text("backendFolder").or_else(|| production.then(|| FASTEN_FOLDER.to_owned()));
-        let warnings = match &folder {
-            None => Vec::new(),
-            Some(folder) => {
-                let option = if self.given.get("backendFolder").is_some() { "--backendFolder" } else { "--production" };
-                vec![format!(
-                    "{option}: this version keeps no state, \"{folder}\" is not used; after a restart the job reads again from the \
-                     committed offsets, and may repeat output"
-                )]
+        let folder = folder.map(Into::into).or_else(|| production.then(|| FASTEN_FOLDER.into()));
+        for flag in ["take_over", "accept_changes"] {
+            if folder.is_none() && self.given.get(flag).is_some() {
+                self.problem(
+                    format!("--{flag} without a folder of checkpoints"),
+                    "add --backendFolder DIR, or leave it out",
+                );
             }
-        };
-        (folder.map(Into::into), warnings)
+        }
+        folder
     }
 }
 

@@ -34,6 +34,8 @@ pub enum Group {
     Policies,
     /// Where to start and to end.
     Positions,
+    /// What survives a restart.
+    State,
     /// How brokers are reached.
     Brokers,
     /// Workers and processes: timely's own options, with its letters.
@@ -46,13 +48,14 @@ pub enum Group {
 
 impl Group {
     /// Every group, in the order of the help.
-    pub const ALL: [(Group, &str); 10] = [
+    pub const ALL: [(Group, &str); 11] = [
         (Required, "Required"),
         (Outputs, "Outputs"),
         (Records, "Keys and values"),
         (Time, "Time"),
         (Policies, "Policies"),
         (Positions, "Start and end"),
+        (State, "State that survives"),
         (Brokers, "Brokers"),
         (Workers, "Workers and processes (the options and letters of timely)"),
         (Compatibility, "Compatibility with the FASTEN job"),
@@ -84,7 +87,7 @@ impl Flag {
     }
 }
 
-use Group::{Brokers, Compatibility, Other, Outputs, Policies, Positions, Records, Required, Time, Workers};
+use Group::{Brokers, Compatibility, Other, Outputs, Policies, Positions, Records, Required, State, Time, Workers};
 
 /// Every option of `syncline sync`.
 #[rustfmt::skip]
@@ -131,6 +134,10 @@ pub const FLAGS: &[Flag] = &[
     flag(Positions, "group", "NAME", "fasten.ONE.TWO.sync", "the name to commit offsets under"),
     flag(Positions, "max_records", "NUMBER", "-1 (all)", "end after so many records"),
 
+    flag(State, "backendFolder", "DIR", "/mnt/fasten/flink with --production, else none", "keep checkpoints in the folder TOPIC-ONE_TOPIC-TWO_sync below it, which all processes share: a restart goes on from the last one, with any number of workers"),
+    flag(State, "take_over", "", "", "take the folder from a run that lives, or seems to; that one ends"),
+    flag(State, "accept_changes", "", "", "go on from a checkpoint that was made with other keys, topics, windows or policies"),
+
     flag(Brokers, "stuck_after", "DURATION|off", "1m", "a reader to which nothing comes for so long, although its broker has messages, is opened anew"),
     flag(Brokers, "kafka", "PROPERTY=VALUE", "", "a property of librdkafka, for inputs and outputs; ${VARIABLE} in a value comes from the environment, @FILE from a file").repeats(),
 
@@ -144,8 +151,7 @@ pub const FLAGS: &[Flag] = &[
     flag(Workers, "idle-spin", "MICROSECONDS", "10", "how long an idle worker polls before it sleeps"),
 
     flag(Compatibility, "parallelism", "NUMBER", "processes x threads", "the total number of workers"),
-    flag(Compatibility, "production", "", "", "keep state in the folder of FASTEN's job (this version keeps none, and says so)"),
-    flag(Compatibility, "backendFolder", "DIR", "/mnt/fasten/flink with --production", "keep state there (this version keeps none, and says so)"),
+    flag(Compatibility, "production", "", "", "keep state in the folder of FASTEN's job: --backendFolder /mnt/fasten/flink"),
 
     flag(Other, "help", "", "", "print this (-h is timely's hostfile)"),
     flag(Other, "version", "", "", "print the version"),

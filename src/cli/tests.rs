@@ -118,10 +118,9 @@ fn every_option_of_fasten_is_there_unchanged() {
     assert_eq!(config.joined_topic, "p.sync.out");
     assert_eq!(config.delay_topic, None, "no delays are wanted");
     assert_eq!((config.workers.threads, config.max_records), (3, None));
-    assert_eq!(config.warnings.len(), 1);
-    assert!(config.warnings[0].starts_with("--backendFolder: this version keeps no state, \"dir\" is not used"));
+    assert_eq!(config.job_folder(), Some("dir/one_two_sync".into()));
     let config = with("--production --max_records=5");
-    assert!(config.warnings[0].contains("/mnt/fasten/flink"), "{:?}", config.warnings);
+    assert_eq!(config.job_folder(), Some("/mnt/fasten/flink/one_two_sync".into()));
     assert_eq!(config.max_records, Some(5));
 }
 

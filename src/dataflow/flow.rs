@@ -15,7 +15,7 @@ use timely::dataflow::operators::{Concat, Input as _, Probe};
 use timely::dataflow::{ProbeHandle, Scope, Stream};
 use timely::worker::Worker;
 
-use crate::checkpoint::{Identity, Restored, Store};
+use crate::checkpoint::{Identity, NewStore, Restored, Store};
 use crate::codec::NewCodec;
 use crate::control::Control;
 use crate::dataflow::clock::{Alarms, Heard, Report, alarms, clock};
@@ -123,7 +123,7 @@ pub(crate) struct JobContext {
     pub stuck_after: Duration,
     pub max_records: Option<u64>,
     pub retry: RetryPolicy,
-    pub new_store: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>,
+    pub new_store: NewStore,
     /// Which job it is, so that no other one's state is taken for its own.
     pub identity: Identity,
     pub take_over: bool,
@@ -374,7 +374,7 @@ fn build_worker(
     heard: Rc<Heard>,
     alarms: &Alarms,
 ) -> Result<Driver> {
-    let mut store = (context.new_store)();
+    let mut store = (context.new_store)(Slot(worker.index()));
     let (claim, restored) = start::begin(worker, &mut *store, context, &heard)?;
     let keeps = store.keeps();
     let index = worker.index();

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use bytes::{BufMut, Bytes};
 
 use super::key::{Key, KeyHash};
-use super::record::Entry;
 use crate::message::{Offset, SplitId};
 use crate::varint;
 
@@ -38,13 +37,13 @@ impl Splits {
     }
 }
 
-/// Appends the card of a key that was finished with these records, one for each side.
-pub(crate) fn write<'a, P: 'a>(
+/// Appends the card of a key that was finished with the records from these places, one for each side.
+pub(crate) fn write(
     out: &mut Vec<u8>,
     splits: &mut Splits,
     key: &Key,
     late: bool,
-    entries: impl Iterator<Item = Option<&'a Entry<P>>>,
+    positions: impl Iterator<Item = Option<Position>>,
 ) {
     let start = out.len();
     out.put_bytes(0, REST);
@@ -53,11 +52,11 @@ pub(crate) fn write<'a, P: 'a>(
         flags |= OWN_HASH;
         out.put_u128_le(key.hash().0);
     }
-    for (side, entry) in entries.enumerate() {
-        let Some(entry) = entry else { continue };
+    for (side, position) in positions.enumerate() {
+        let Some((split, offset)) = position else { continue };
         sides |= 1 << side;
-        varint::put(splits.number(entry.split).into(), out);
-        varint::put(entry.offset.0, out);
+        varint::put(splits.number(split).into(), out);
+        varint::put(offset.0, out);
     }
     out[start + SIDES] = sides;
     out[start + FLAGS] = flags;
@@ -180,16 +179,12 @@ mod tests {
     fn everything_comes_back() {
         let typed = Key::builder().text("some").number("1").build();
         let own = Key::with_hash(KeyHash(7), Bytes::from_static(b"other"));
-        let entry = |number: u32| Entry {
-            split: SplitId::numbered("t", number),
-            offset: Offset(u64::MAX >> number | 1),
-            timestamp: 0,
-            payload: (),
-        };
+        let place = |number: u32| (SplitId::numbered("t", number), Offset(u64::MAX >> number | 1));
+        let positions = [Some(place(1)), None, Some(place(30))];
         let mut splits = Splits::default();
         for key in [typed, own] {
             let mut bytes = b"before".to_vec();
-            write(&mut bytes, &mut splits, &key, true, [Some(&entry(1)), None, Some(&entry(30))].into_iter());
+            write(&mut bytes, &mut splits, &key, true, positions.into_iter());
             let bytes = &mut bytes[6..];
             add_dropped(bytes, 2);
             add_dropped(bytes, 1);
@@ -197,7 +192,6 @@ mod tests {
             let card = Card::new(bytes, &splits);
             assert_eq!((card.sides(), card.is_late(), card.dropped()), (0b101, true, 3));
             assert_eq!((card.key(), card.hash(), card.key_bytes()), (key.clone(), key.hash(), &key.bytes()[..]));
-            let positions = [Some(entry(1)), None, Some(entry(30))].map(|entry| entry.map(|e| (e.split, e.offset)));
             assert_eq!(card.by_side(3), positions);
             forget(bytes);
             assert!(!is_live(bytes));

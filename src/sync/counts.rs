@@ -11,6 +11,8 @@ use crate::message::Reason;
 pub struct Counts {
     /// Records that came in.
     pub arrived: u64,
+    /// Records that waited in the checkpoint from which the job goes on.
+    pub restored_records: u64,
     /// Records that left inside joined outputs.
     pub joined_records: u64,
     /// Records that left without a join: forgotten after their delay, or retired at the end.
@@ -49,7 +51,7 @@ impl Counts {
     pub fn difference(&self) -> i128 {
         let out = [self.joined_records, self.expired_records, self.pending_records];
         let out = out.iter().chain(&self.dropped).map(|count| i128::from(*count)).sum::<i128>();
-        i128::from(self.arrived) - out
+        i128::from(self.arrived) + i128::from(self.restored_records) - out
     }
 }
 
@@ -57,6 +59,7 @@ impl Counts {
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Counts) {
         self.arrived += other.arrived;
+        self.restored_records += other.restored_records;
         self.joined_records += other.joined_records;
         self.expired_records += other.expired_records;
         self.pending_records += other.pending_records;

@@ -5,9 +5,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::card::{self, Card, Splits};
+use super::card::{self, Card, Position, Splits};
 use super::key::Key;
-use super::record::Entry;
 use crate::epoch::Epoch;
 
 /// Cards in a chunk. Fewer: more allocations; more: one card that is remembered for long holds more memory.
@@ -71,18 +70,13 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// Remembers a key that was finished with these records, one for each side; its slot.
-    pub(crate) fn insert<'a, P: 'a>(
-        &mut self,
-        key: &Key,
-        late: bool,
-        entries: impl Iterator<Item = Option<&'a Entry<P>>>,
-    ) -> u32 {
+    /// Remembers a key that was finished with the records from these places, one for each side; its slot.
+    pub(crate) fn insert(&mut self, key: &Key, late: bool, positions: impl Iterator<Item = Option<Position>>) -> u32 {
         let number = self.open_chunk();
         let chunk = &mut self.chunks[number as usize];
         self.held -= chunk.held();
         chunk.starts.push(chunk.bytes.len() as u32);
-        card::write(&mut chunk.bytes, &mut self.splits, key, late, entries);
+        card::write(&mut chunk.bytes, &mut self.splits, key, late, positions);
         chunk.live += 1;
         let slot = number as usize * CHUNK + chunk.starts.len() - 1;
         if chunk.starts.len() == CHUNK || chunk.bytes.len() >= CHUNK_BYTES {
@@ -186,8 +180,8 @@ mod tests {
         Key::new(Bytes::from(bytes))
     }
 
-    fn entry(number: u32) -> Entry<()> {
-        Entry { split: SplitId::numbered("t", number % 7), offset: Offset(number.into()), timestamp: 0, payload: () }
+    fn place(number: u32) -> Position {
+        (SplitId::numbered("t", number % 7), Offset(number.into()))
     }
 
     proptest! {
@@ -205,7 +199,7 @@ mod tests {
                 match (step, pick) {
                     (0..4, _) => {
                         let key = key(number, length / 10);
-                        let slot = finished.insert(&key, false, [Some(&entry(number)), None].into_iter());
+                        let slot = finished.insert(&key, false, [Some(place(number)), None].into_iter());
                         prop_assert!(!given_up.contains(&slot));
                         prop_assert!(map.insert(slot, (key, 0)).is_none());
                     }
@@ -233,7 +227,7 @@ mod tests {
                 let card = finished.get(*slot).unwrap();
                 prop_assert_eq!((&card.key(), card.dropped()), (key, *dropped));
                 let number = u32::from_le_bytes(key.bytes()[..4].try_into().unwrap());
-                prop_assert_eq!(card.by_side(2), vec![Some((entry(number).split, entry(number).offset)), None]);
+                prop_assert_eq!(card.by_side(2), vec![Some(place(number)), None]);
             }
         }
     }
@@ -244,7 +238,7 @@ mod tests {
         let mut slots: VecDeque<u32> = VecDeque::new();
         let mut most = 0;
         for number in 0..200_000u32 {
-            slots.push_back(finished.insert(&key(number, 30), false, [Some(&entry(number))].into_iter()));
+            slots.push_back(finished.insert(&key(number, 30), false, [Some(place(number))].into_iter()));
             if slots.len() > 10_000 {
                 assert!(finished.forget(slots.pop_front().unwrap(), number.into()));
             }
@@ -271,10 +265,9 @@ mod tests {
     #[test]
     fn a_huge_key_has_a_chunk_to_itself() {
         let mut finished = Finished::default();
-        let some = entry(0);
-        let entries = || [None, Some(&some)].into_iter();
+        let places = || [None, Some(place(0))].into_iter();
         let (one, two) = (key(1, CHUNK_BYTES), key(2, 10));
-        let slots = [finished.insert(&one, false, entries()), finished.insert(&two, true, entries())];
+        let slots = [finished.insert(&one, false, places()), finished.insert(&two, true, places())];
         assert_eq!(slots, [0, CHUNK as u32]);
         assert_eq!(slots.map(|slot| finished.get(slot).unwrap().key()), [one, two]);
     }

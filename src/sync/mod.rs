@@ -17,7 +17,7 @@
 //!
 //! [`synchronize`] is one operator whose state is one differential trace: no batcher, no feedback, no second copy. Per epoch
 //! it sorts the records, merges in the keys that are due, looks all of them up, steps them and writes one batch. The flow:
-//! [`record`](Record) → `operator` → `synchronizer` (one epoch) → `step` (one key; the rules) → [`batch`](StateBatch) (the
+//! [`record`](Record) → `operator` → `synchronizer` (one epoch) → `pass` → `step` (one key; the rules) → [`batch`](StateBatch) (the
 //! trace), with `store` (`slab` for what waits, `finished` for the cards of finished keys) outside of it and `wheel` for deadlines.
 
 mod batch;
@@ -28,11 +28,14 @@ mod details;
 pub mod document;
 mod finished;
 pub mod json;
+mod kept;
 mod key;
 mod number;
 mod operator;
 mod options;
+mod pass;
 mod record;
+mod restore;
 mod slab;
 mod state;
 mod step;
@@ -45,8 +48,9 @@ pub use batch::{Diff, StateBatch, StateCursor, StateMerger, StateSpine};
 pub use conserve::{Tally, Totals};
 pub use counts::Counts;
 pub use details::{Detail, Details, SideDetail, WaitDetail};
+pub use kept::Kept;
 pub use key::{Field, Key, KeyBuilder, KeyHash, KeyTypes};
-pub use operator::{Synchronized, synchronize};
+pub use operator::{Synchronized, synchronize, synchronize_durably};
 pub use options::{AtEnd, Duplicates, Late, MAX_SIDES, Options};
 pub use record::{Entry, Output, Payload, Record, Value};
 pub use state::{Phase, State};

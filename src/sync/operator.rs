@@ -20,11 +20,12 @@ use timely::progress::{Antichain, Stamp};
 use super::batch::{StateBatch, StateSpine};
 use super::counts::Counts;
 use super::details::Details;
+use super::kept::{Kept, KeptCodec};
 use super::options::Options;
 use super::record::{Output, Payload, Record};
 use super::store::Store;
 use super::synchronizer::{Done, Synchronizer};
-use crate::dataflow::{Gauges, TIMED, Tick};
+use crate::dataflow::{Flow, Gauges, TIMED, Tick};
 use crate::epoch::Epoch;
 
 /// What the synchronization gives back.
@@ -42,6 +43,8 @@ pub struct Synchronized<'s, P> {
     /// input has ended and records still wait. Such a dataflow does not end by itself: it is dropped, as a
     /// [`Job`](crate::Job) does.
     pub waiting: Stream<'s, Epoch, Vec<()>>,
+    /// What checkpoints are to keep of the keys of this worker, see [`synchronize_durably`]; nothing comes without one.
+    pub kept: Stream<'s, Epoch, Vec<(Kept<P>, Epoch, isize)>>,
     /// How things stand on this worker.
     pub gauges: Rc<Gauges>,
     /// What is known about the keys of this worker.
@@ -53,11 +56,14 @@ const STATES: usize = 0;
 const OUTPUTS: usize = 1;
 const COUNTS: usize = 2;
 const WAITING: usize = 3;
+const KEPT: usize = 4;
 
 /// An epoch that is not complete.
 struct Pending<P> {
     /// One for each output: a capability is good for one only.
-    capabilities: [Capability<Epoch>; 4],
+    capabilities: [Capability<Epoch>; 5],
+    /// What came is the state of a checkpoint.
+    restores: bool,
     tick: Option<Tick>,
     records: Vec<Option<Record<P>>>,
 }
@@ -66,8 +72,9 @@ impl<P> Pending<P> {
     fn at<'e>(epochs: &'e mut BTreeMap<Epoch, Self>, capability: &InputCapability<Epoch>) -> &'e mut Self {
         let time = *capability.least().expect(TIMED);
         epochs.entry(time).or_insert_with(|| Pending {
-            capabilities: [STATES, OUTPUTS, COUNTS, WAITING]
+            capabilities: [STATES, OUTPUTS, COUNTS, WAITING, KEPT]
                 .map(|output| capability.retain_least(output).expect(TIMED)),
+            restores: false,
             tick: None,
             records: Vec::new(),
         })
@@ -105,6 +112,32 @@ pub fn synchronize<'s, P: Payload>(
     clock: Stream<'s, Epoch, Vec<Tick>>,
     options: &Options,
 ) -> Synchronized<'s, P> {
+    build(records, clock, None, options)
+}
+
+/// The same as part of a job: on the job's clock, watched by it, and durable where the job has a store. The name is the one of the
+/// durable collection (see [`Flow::durable`]).
+pub fn synchronize_durably<'s, P: Payload>(
+    flow: &mut Flow<'s>,
+    records: Stream<'s, Epoch, Vec<Record<P>>>,
+    name: &str,
+    options: &Options,
+) -> Synchronized<'s, P> {
+    let codec = Rc::new(KeptCodec);
+    let restored = flow.restored(name, &codec);
+    let synchronized = build(records, flow.clock(), restored, options);
+    flow.keep(synchronized.kept.clone(), name, &codec);
+    flow.watch(Rc::clone(&synchronized.gauges));
+    flow.hold_commits(synchronized.waiting.clone());
+    synchronized
+}
+
+fn build<'s, P: Payload>(
+    records: Stream<'s, Epoch, Vec<Record<P>>>,
+    clock: Stream<'s, Epoch, Vec<Tick>>,
+    restored: Option<Stream<'s, Epoch, Vec<Kept<P>>>>,
+    options: &Options,
+) -> Synchronized<'s, P> {
     let problems = options.problems();
     assert!(problems.is_empty(), "options were not validated: {}", problems.join("; "));
     let sides = options.windows.len();
@@ -115,13 +148,18 @@ pub fn synchronize<'s, P: Payload>(
     let info = builder.operator_info();
     let mut records = builder.new_input(records, Exchange::new(|record: &Record<P>| record.key.hash().hashed()));
     let mut clock = builder.new_input(clock, Pipeline);
+    let keeps = restored.is_some();
+    let to_key = Exchange::new(|kept: &Kept<P>| kept.key_hash().hashed());
+    let mut restored = restored.map(|restored| builder.new_input(restored, to_key));
     let (states, state_stream) = builder.new_output::<Vec<Span<Epoch, Rc<StateBatch>>>>();
     let (outputs, output_stream) = builder.new_output::<Vec<Output<P>>>();
     let (counts, count_stream) = builder.new_output::<Vec<Counts>>();
     let (_waiting, waiting_stream) = builder.new_output::<Vec<()>>();
+    let (kept, kept_stream) = builder.new_output::<Vec<(Kept<P>, Epoch, isize)>>();
     let mut states = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(states);
     let mut outputs = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(outputs);
     let mut counts = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(counts);
+    let mut kept = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(kept);
 
     // 2. The trace.
     let keys = Arc::new(AtomicUsize::new(0));
@@ -138,7 +176,7 @@ pub fn synchronize<'s, P: Payload>(
     let gauges = Rc::new(Gauges::default());
     let store = Rc::new(RefCell::new(Store::new(sides)));
     let details = Details::new(Rc::clone(&store), sides);
-    let mut synchronizer = Synchronizer::new(options, store);
+    let mut synchronizer = Synchronizer::new(options, store, keeps);
 
     let gauges_out = Rc::clone(&gauges);
     builder.build(move |_| {
@@ -152,6 +190,7 @@ pub fn synchronize<'s, P: Payload>(
         let mut upper = Antichain::from_elem(0);
         move |frontiers| {
             let (mut states, mut outputs, mut counts) = (states.activate(), outputs.activate(), counts.activate());
+            let mut kept = kept.activate();
 
             // 3. Take in what came.
             records.for_each(|capability, data| {
@@ -172,6 +211,13 @@ pub fn synchronize<'s, P: Payload>(
                 }
             });
 
+            if let Some(restored) = &mut restored {
+                restored.for_each(|capability, items| {
+                    Pending::at(&mut epochs, &capability).restores = true;
+                    items.drain(..).for_each(|item| synchronizer.restore(item));
+                });
+            }
+
             // 4. Process the epochs that are complete, one after the other.
             let mut frontier = Antichain::new();
             for input in frontiers {
@@ -182,11 +228,17 @@ pub fn synchronize<'s, P: Payload>(
                 let batches = trace.batches_through(upper.borrow()).expect("the trace ends at a batch");
                 let mut session = outputs.session_with_builder(&epoch.capabilities[OUTPUTS]);
                 let give = |output| session.give(output);
-                let Done { updates, counts: counted, oldest } =
-                    synchronizer.epoch(time, epoch.tick, &mut epoch.records, &batches, give);
+                let Done { updates, counts: counted, oldest, kept: changes } = match epoch.restores {
+                    true => synchronizer.restored(time),
+                    false => synchronizer.epoch(time, epoch.tick, &mut epoch.records, &batches, give),
+                };
                 drop(session);
                 drop(batches); // so that merges can take their memory
                 counts.session_with_builder(&epoch.capabilities[COUNTS]).give(counted);
+                if !changes.is_empty() {
+                    let changes = changes.into_iter().map(|(kept, diff)| (kept, time, diff));
+                    kept.session_with_builder(&epoch.capabilities[KEPT]).give_iterator(changes);
+                }
 
                 let next = Antichain::from_elem(time + 1);
                 let lower = std::mem::replace(&mut upper, next.clone());
@@ -197,7 +249,7 @@ pub fn synchronize<'s, P: Payload>(
                 trace.set_logical_compaction(upper.borrow());
                 trace.set_physical_compaction(upper.borrow());
 
-                let [.., waiting] = epoch.capabilities;
+                let [.., waiting, _] = epoch.capabilities;
                 match (oldest, &mut held) {
                     (None, _) => held = None,
                     (Some(oldest), Some(held)) if *held.time() < oldest => held.downgrade(&oldest),
@@ -233,6 +285,7 @@ pub fn synchronize<'s, P: Payload>(
         outputs: output_stream,
         counts: count_stream,
         waiting: waiting_stream,
+        kept: kept_stream,
         gauges,
         details,
     }

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::key::Key;
 use crate::dataflow::Arrived;
+use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, SplitId};
 
 /// What records carry through the synchronization, unseen. It travels between processes, see [`Data`](crate::dataflow::Data).
@@ -17,6 +18,16 @@ pub trait Payload: Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sy
 
     /// The memory behind the payload, in bytes, beyond its own size. The same at every call after `detach`.
     fn bytes(&self) -> usize;
+
+    /// Appends its form in checkpoints, which must not change from version to version of a program.
+    fn encode(&self, out: &mut BytesMut);
+
+    /// Reads what was written.
+    ///
+    /// # Errors
+    ///
+    /// Bytes that no [`encode`](Self::encode) has made.
+    fn decode(bytes: Bytes) -> Result<Self>;
 }
 
 /// Bytes are mostly slices of large read buffers: one that waits is copied, so that it holds no more than itself.
@@ -27,9 +38,15 @@ impl Payload for Bytes {
     fn bytes(&self) -> usize {
         self.len()
     }
+    fn encode(&self, out: &mut BytesMut) {
+        out.extend_from_slice(self);
+    }
+    fn decode(bytes: Bytes) -> Result<Self> {
+        Ok(bytes)
+    }
 }
 
-/// A payload of any type that serde knows. What it points at does not count as memory.
+/// A payload of any type that serde knows. What it points at does not count as memory. In checkpoints it has the form of bincode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Value<T>(pub T);
 
@@ -37,6 +54,13 @@ impl<T: Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'stati
     fn detach(&mut self) {}
     fn bytes(&self) -> usize {
         0
+    }
+    fn encode(&self, out: &mut BytesMut) {
+        bincode::serialize_into(out.writer(), &self.0).expect("memory takes what serde knows");
+    }
+    fn decode(bytes: Bytes) -> Result<Self> {
+        let damaged = |error| Error::new(ErrorKind::Store, "a payload cannot be read").with_source(error);
+        bincode::deserialize(&bytes).map(Value).map_err(damaged)
     }
 }
 

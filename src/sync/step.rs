@@ -48,14 +48,14 @@ pub(crate) struct Held<P> {
     /// When the key's time is over, or when it is forgotten if it is delayed.
     pub(crate) deadline: u64,
     /// The deadline cannot be later, whatever arrives.
-    cap: u64,
+    pub(crate) cap: u64,
     /// The first record to arrive: apart from the rest, because with two sides there is no other.
     first: Option<Part<P>>,
     rest: Vec<Part<P>>,
 }
 
 impl<P> Held<P> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Held { delayed: false, sides: 0, deadline: 0, cap: MAX_TIME, first: None, rest: Vec::new() }
     }
 
@@ -70,7 +70,7 @@ impl<P> Held<P> {
     }
 
     /// Puts a record in its place; whether there was one.
-    fn put(&mut self, part: Part<P>) -> bool {
+    pub(crate) fn put(&mut self, part: Part<P>) -> bool {
         self.sides |= 1 << part.side;
         if let Some(old) = self.parts_mut().find(|old| old.side == part.side) {
             *old = part;

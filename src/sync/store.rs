@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::card::Card;
+use super::card::{Card, Position};
 use super::finished::Finished;
 use super::key::{Key, KeyHash};
-use super::record::{Entry, Payload};
+use super::record::Payload;
 use super::slab::Slab;
 use super::state::{Phase, State};
 use super::step::Held;
@@ -26,6 +26,10 @@ impl OwnKey {
 
     pub(crate) fn hash(&self) -> KeyHash {
         self.hash
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     pub(crate) fn key(&self) -> Key {
@@ -118,15 +122,16 @@ impl<P: Payload> Store<P> {
         }
     }
 
-    /// Remembers a finished key and the records that it was finished with, one for each side.
-    pub(crate) fn finish<'a>(
+    /// Remembers a finished key and where the records came from that it was finished with, one for each side.
+    pub(crate) fn finish(
         &mut self,
         key: &Key,
         (phase, late, until): (Phase, bool, u64),
-        records: impl Iterator<Item = Option<&'a Entry<P>>> + Clone,
+        positions: impl Iterator<Item = Option<Position>> + Clone,
     ) -> State {
-        let sides = records.clone().zip(0..).fold(0, |sides, (entry, side)| sides | u8::from(entry.is_some()) << side);
-        State::new(phase, late, sides, until, self.finished.insert(key, late, records))
+        let sides =
+            positions.clone().zip(0..).fold(0, |sides, (place, side)| sides | u8::from(place.is_some()) << side);
+        State::new(phase, late, sides, until, self.finished.insert(key, late, positions))
     }
 
     /// Forgets a finished key.

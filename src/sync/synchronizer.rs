@@ -9,23 +9,22 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::rc::Rc;
-
-use bytes::Bytes;
 
 use super::batch::{Found, StateBatch, Update};
 use super::counts::Counts;
-use super::key::{Key, KeyHash};
+use super::kept::{Kept, Recorder};
+use super::key::KeyHash;
 use super::options::{AtEnd, Options};
+use super::pass::Pass;
 use super::record::{Output, Payload, Record};
-use super::state::{MAX_TIME, Phase, State};
-use super::step::{Arrivals, Next, Rules};
-use super::store::{Open, OwnKey, Store};
+use super::restore::Restoring;
+use super::state::{MAX_TIME, State};
+use super::step::Rules;
+use super::store::Store;
 use super::wheel::Wheel;
 use crate::dataflow::{Gauges, Tick};
 use crate::epoch::Epoch;
-use crate::message::Reason;
 
 /// A key that the epoch touches: its records, as a range of the sorted ones, and its state before the epoch.
 struct Touched {
@@ -37,16 +36,20 @@ struct Touched {
 
 /// The keys of one worker.
 pub(crate) struct Synchronizer<P> {
-    rules: Rules,
+    pub(crate) rules: Rules,
     /// Shared with whoever wants to read what waits.
-    store: Rc<RefCell<Store<P>>>,
+    pub(crate) store: Rc<RefCell<Store<P>>>,
     /// Tickets of the store by deadline. One of a key that has changed is out of date, and found so when it is due.
-    wheel: Wheel,
+    pub(crate) wheel: Wheel,
     /// The clock, at the end of the last epoch.
     clock: u64,
     /// Hashes of which several keys had a state at once: they are looked up in all batches. Nothing is ever removed: a real
     /// collision of 128 bits costs its 16 bytes once in the life of a universe.
-    collided: BTreeSet<KeyHash>,
+    pub(crate) collided: BTreeSet<KeyHash>,
+    /// The changes of what checkpoints keep.
+    recorder: Recorder<P>,
+    /// What comes from a checkpoint, until it is all there.
+    pub(crate) restoring: Restoring<P>,
     /// The leading bits of the hashes of the records, with their indexes, sorted.
     order: Vec<(u64, u32)>,
     /// Where buckets of the sort end.
@@ -59,22 +62,27 @@ pub(crate) struct Synchronizer<P> {
 }
 
 /// What an epoch did.
-pub(crate) struct Done {
+pub(crate) struct Done<P> {
     /// The changes of state, sorted.
     pub(crate) updates: Vec<Update>,
     pub(crate) counts: Counts,
     /// The epoch of the oldest record that waits.
     pub(crate) oldest: Option<Epoch>,
+    /// The changes of what checkpoints keep.
+    pub(crate) kept: Vec<(Kept<P>, isize)>,
 }
 
 impl<P: Payload> Synchronizer<P> {
-    pub(crate) fn new(options: &Options, store: Rc<RefCell<Store<P>>>) -> Self {
+    /// `keeps`: checkpoints want to know of changes.
+    pub(crate) fn new(options: &Options, store: Rc<RefCell<Store<P>>>, keeps: bool) -> Self {
         Synchronizer {
             rules: Rules::new(options),
             store,
             wheel: Wheel::new(),
             clock: 0,
             collided: BTreeSet::new(),
+            recorder: Recorder::new(keeps),
+            restoring: Restoring::default(),
             order: Vec::new(),
             ends: Vec::new(),
             due: Vec::new(),
@@ -93,7 +101,7 @@ impl<P: Payload> Synchronizer<P> {
         records: &mut [Option<Record<P>>],
         batches: &[Rc<StateBatch>],
         mut give: impl FnMut(Output<P>),
-    ) -> Done {
+    ) -> Done<P> {
         self.clock = self.clock.max(tick.map_or(0, |tick| tick.time.min(MAX_TIME)));
         let store = Rc::clone(&self.store);
         let mut store = store.borrow_mut();
@@ -115,7 +123,8 @@ impl<P: Payload> Synchronizer<P> {
         };
         counts.arrived = records.len() as u64;
         counts.pending_records = store.pending();
-        Done { updates, counts, oldest: store.ages.oldest() }
+        let kept = std::mem::take(&mut self.recorder.changes);
+        Done { updates, counts, oldest: store.ages.oldest(), kept }
     }
 
     /// Sorts the records by key, side, split and offset: one scatter by the leading bits, then small sorts.
@@ -228,6 +237,7 @@ impl<P: Payload> Synchronizer<P> {
             rules: &self.rules,
             store,
             wheel: &mut self.wheel,
+            recorder: &mut self.recorder,
             order: &self.order,
             records,
             time,
@@ -281,203 +291,4 @@ fn live(batches: &[Rc<StateBatch>], hash: KeyHash) -> Vec<State> {
         *sums.entry(update.value).or_default() += update.diff;
     }
     sums.into_iter().filter(|(_, sum)| *sum > 0).map(|(state, _)| state).collect()
-}
-
-/// A key that is stepped: it waited, or a record of it has arrived.
-struct Known {
-    own: Option<OwnKey>,
-    arrived: Option<Key>,
-}
-
-impl Known {
-    const ONE: &str = "a key waits or has arrived";
-
-    fn key(&self) -> Key {
-        self.arrived.clone().or_else(|| self.own.as_ref().map(OwnKey::key)).expect(Self::ONE)
-    }
-
-    fn into_key(self) -> Key {
-        self.arrived.or_else(|| self.own.as_ref().map(OwnKey::key)).expect(Self::ONE)
-    }
-
-    fn into_own(self) -> OwnKey {
-        self.own.or_else(|| self.arrived.as_ref().map(OwnKey::new)).expect(Self::ONE)
-    }
-}
-
-/// One pass over the touched keys of an epoch.
-struct Pass<'a, P, G> {
-    rules: &'a Rules,
-    store: &'a mut Store<P>,
-    wheel: &'a mut Wheel,
-    order: &'a [(u64, u32)],
-    records: &'a mut [Option<Record<P>>],
-    time: Epoch,
-    clock: u64,
-    counts: Counts,
-    updates: Vec<Update>,
-    give: G,
-}
-
-impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
-    /// The canonical bytes of the key of a sorted record.
-    fn key_bytes(&self, at: usize) -> Option<&Bytes> {
-        self.records[self.order[at].1 as usize].as_ref().map(|record| record.key.bytes())
-    }
-
-    /// Whether the records of a hash, and the state that was found for it, are not all of one key.
-    fn is_mixed(&self, old: Option<State>, mut range: Range<usize>) -> bool {
-        let Some(first) = range.next() else { return false };
-        let key = self.key_bytes(first);
-        range.any(|at| self.key_bytes(at) != key)
-            || old.is_some_and(|old| key.is_some_and(|key| key != self.store.key_bytes(old)))
-    }
-
-    /// Steps the keys of one hash; how many of them have a state then.
-    fn many(&mut self, hash: KeyHash, states: Vec<State>, range: Range<usize>) -> usize {
-        let mut keys: BTreeMap<Bytes, (Option<State>, Range<usize>)> = BTreeMap::new();
-        for state in states {
-            keys.insert(Bytes::copy_from_slice(self.store.key_bytes(state)), (Some(state), 0..0));
-        }
-        for at in range {
-            let Some(key) = self.key_bytes(at).cloned() else { continue };
-            let (_, range) = keys.entry(key).or_insert((None, 0..0));
-            *range = if range.start == range.end { at..at + 1 } else { range.start..at + 1 };
-        }
-        let (from, mut live) = (self.updates.len(), 0);
-        for (old, range) in keys.into_values() {
-            let new = self.one(old, range);
-            live += usize::from(new.is_some());
-            self.change(hash, old, new);
-        }
-        self.updates[from..].sort_unstable_by_key(|update| update.value);
-        live
-    }
-
-    /// Steps one key; its new state.
-    fn one(&mut self, old: Option<State>, range: Range<usize>) -> Option<State> {
-        if let Some(old) = old.filter(|old| old.is_finished()) {
-            return self.mark(old, range.len());
-        }
-        let open = old.map(|old| self.store.take(old));
-        let (own, held) = open.map_or((None, None), |Open { key, held }| (Some(key), Some(held)));
-        let mut arrivals = Arrivals { order: &self.order[range], records: self.records, key: None };
-        let epoch = self.store.ages.current();
-        let loses = self.rules.loses();
-        let before = self.counts.dropped(loses);
-        let next = self.rules.step(held, &mut arrivals, self.clock, epoch, &mut self.counts);
-        let (arrived, dropped) = (arrivals.key, self.counts.dropped(loses) - before);
-        if own.is_none() && arrived.is_none() {
-            return None; // nothing was, nothing came
-        }
-        let known = Known { own, arrived };
-        if dropped > 0 {
-            let action = if loses == Reason::Overridden { "DUPLICATE-OVERRIDE" } else { "DUPLICATE" };
-            tracing::trace!(action, records = dropped, key = %known.key());
-        }
-        let sides = self.rules.sides;
-        let new = match (next, old) {
-            (Next::Same(held), Some(old)) => {
-                self.store.put_back(old, Open { key: known.into_own(), held });
-                return Some(old);
-            }
-            (Next::Same(held) | Next::Held(held), _) => Some(self.store.hold(Open { key: known.into_own(), held })),
-            (Next::Delayed(held), _) => {
-                if self.rules.emit_delays {
-                    (self.give)(Output::Delayed { key: known.key(), records: held.entries(sides) });
-                }
-                Some(self.store.hold(Open { key: known.into_own(), held }))
-            }
-            (Next::Closed(held), _) => {
-                let (key, records) = (known.into_key(), held.into_entries(sides));
-                let finished = (Phase::Closed, false, self.rules.until(self.clock));
-                let new = self.store.finish(&key, finished, records.iter().map(Option::as_ref));
-                if self.rules.emit_delays {
-                    (self.give)(Output::Delayed { key, records });
-                }
-                Some(new)
-            }
-            (Next::Joined { late, records, since }, _) => {
-                let (key, finished) = (known.into_key(), (Phase::Joined, late, self.rules.until(since)));
-                let new = self.store.finish(&key, finished, records.iter().map(Some));
-                (self.give)(Output::Joined { key, late, records });
-                Some(new)
-            }
-            (Next::Forgotten, _) => None,
-        };
-        if let Some(old) = old {
-            self.store.retire(old, self.time); // only after the new slot was taken
-        }
-        if let Some(new) = new {
-            self.wheel.push(new.deadline(), Store::<P>::ticket(new));
-        }
-        new
-    }
-
-    /// Steps a key that is finished: what arrives is dropped, and does not make the mark last longer.
-    fn mark(&mut self, old: State, arrived: usize) -> Option<State> {
-        if arrived > 0 {
-            let reason = if old.phase() == Phase::Joined { Reason::Duplicate } else { Reason::Late };
-            self.counts.drop_records(reason, arrived as u64);
-            self.store.add_dropped(old, arrived);
-            let action = if reason == Reason::Duplicate { "DUPLICATE" } else { "LATE" };
-            tracing::trace!(action, records = arrived, key = %Key::new(Bytes::copy_from_slice(self.store.key_bytes(old))));
-        }
-        if old.deadline() >= self.clock {
-            return Some(old);
-        }
-        self.store.forget(old, self.time);
-        None
-    }
-
-    fn change(&mut self, key: KeyHash, old: Option<State>, new: Option<State>) {
-        if old == new {
-            return;
-        }
-        let retract = old.map(|value| Update { key, value, diff: -1 });
-        let assert = new.map(|value| Update { key, value, diff: 1 });
-        let (one, two) = if old < new { (retract, assert) } else { (assert, retract) };
-        self.updates.extend(one);
-        self.updates.extend(two);
-    }
-
-    /// The end of all input: every key that waits is delayed and forgotten. Finished ones stay remembered.
-    fn retire_all(&mut self) {
-        let mut all = self.store.waiting();
-        all.sort_unstable();
-        self.updates.reserve_exact(all.len());
-        for (hash, state) in all {
-            self.updates.push(Update { key: hash, value: state, diff: -1 });
-            let Open { key, held } = self.store.take(state);
-            self.store.retire(state, self.time);
-            self.counts.expired_records += u64::from(held.sides.count_ones());
-            if held.delayed {
-                continue;
-            }
-            self.rules.tell(&mut self.counts);
-            if self.rules.emit_delays {
-                let records = held.into_entries(self.rules.sides);
-                (self.give)(Output::Delayed { key: key.key(), records });
-            }
-        }
-        consolidate(&mut self.updates);
-    }
-}
-
-/// Sorts updates and cancels those that are of no effect.
-fn consolidate(updates: &mut Vec<Update>) {
-    updates.sort_unstable_by_key(|update| (update.key, update.value));
-    let mut kept = 0usize;
-    for at in 0..updates.len() {
-        let update = updates[at];
-        match kept.checked_sub(1).map(|last| &mut updates[last]) {
-            Some(last) if (last.key, last.value) == (update.key, update.value) => last.diff += update.diff,
-            _ => {
-                updates[kept] = update;
-                kept += 1;
-            }
-        }
-        kept -= usize::from(updates[kept - 1].diff == 0);
-    }
-    updates.truncate(kept);
 }

@@ -16,7 +16,7 @@ use super::conserve::{Tally, conserve};
 use super::document::{Documents, dead_letter};
 use super::json::{Extractor, KeySink, Path};
 use super::key::{Key, KeyBuilder, KeyTypes};
-use super::operator::synchronize;
+use super::operator::synchronize_durably;
 use super::options::Options;
 use super::record::{Entry, Output, Record};
 use crate::blocks::Blocks;
@@ -148,10 +148,8 @@ pub fn synchronize_topics<'s>(
         });
     }
     let records = records.expect("valid options have sides");
-    let synchronized = synchronize(records, flow.clock(), options);
+    let synchronized = synchronize_durably(flow, records, "keys", options);
     drop(synchronized.states); // nobody reads them, and an unused handle would keep every epoch apart
-    flow.watch(synchronized.gauges);
-    flow.hold_commits(synchronized.waiting);
     conserve(flow, synchronized.counts, tally);
 
     let names: Vec<String> = sides.iter().map(|(name, _)| name.clone()).collect();

@@ -1,7 +1,7 @@
 //! What the tests of running jobs share: waiting, jobs on threads of their own, doubles that record and make trouble.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use syncline::broker::BrokerOptions;
 use syncline::broker::memory::MemoryBroker;
-use syncline::checkpoint::{Begin, Claim, Frame, Restored, Share, Store};
+use syncline::checkpoint::{Begin, Claim, Frame, NewStore, Restored, Share, Store};
 use syncline::codec::Raw;
 use syncline::control::Control;
 use syncline::dataflow::{Arrived, Flow, Input};
@@ -178,14 +178,10 @@ pub struct RecordingStore {
 }
 
 /// Makes recording stores; that of the first worker fails after so many frames, if told.
-pub fn stores(
-    log: &Log,
-    gate: &Gate,
-    fail_after: Option<usize>,
-) -> Arc<dyn Fn() -> Box<dyn Store> + Send + Sync + 'static> {
-    let (log, gate, workers) = (log.clone(), gate.clone(), AtomicUsize::new(0));
-    Arc::new(move || {
-        let worker = workers.fetch_add(1, Ordering::SeqCst);
+pub fn stores(log: &Log, gate: &Gate, fail_after: Option<usize>) -> NewStore {
+    let (log, gate) = (log.clone(), gate.clone());
+    Arc::new(move |slot| {
+        let worker = slot.0;
         let left = fail_after.filter(|_| worker == 0);
         Box::new(RecordingStore { worker, log: log.clone(), gate: gate.clone(), left })
     })

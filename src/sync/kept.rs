@@ -1,0 +1,297 @@
+//! What checkpoints keep of the keys: items, each of which never changes.
+//!
+//! | item | there while |
+//! |---|---|
+//! | a record that waits, with its payload | it waits |
+//! | what is not in the records of a key that waits: that it was delayed and until when, or a cap of its deadline | so |
+//! | a finished key: how, until when it is remembered, where its records came from, how many came too late | it is remembered |
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
+
+use super::card::Position;
+use super::key::{Key, KeyHash};
+use super::record::Payload;
+use super::state::{MAX_TIME, State};
+use super::step::{Held, Part};
+use super::store::{Open, Store};
+use crate::checkpoint::ItemId;
+use crate::dataflow::ItemCodec;
+use crate::error::{Error, ErrorKind, Result};
+use crate::message::{Offset, SplitId};
+use crate::varint;
+
+/// An item, or only its id where it goes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kept<P> {
+    id: ItemId,
+    pub(crate) item: Option<Item<P>>,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Item<P> {
+    Waiting { key: Key, side: u8, split: SplitId, offset: Offset, times: WaitTimes, payload: P },
+    Held { key: Key, delayed: bool, deadline: u64, cap: u64 },
+    Finished { key: Key, late: bool, until: u64, dropped: u32, positions: Vec<Option<Position>> },
+}
+
+/// The times of a record that waits, in milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WaitTimes {
+    pub(crate) timestamp: u64,
+    pub(crate) clock: u64,
+    pub(crate) deadline: u64,
+}
+
+impl<P> Kept<P> {
+    /// The key that the item is of. An item that goes has none: it is only ever looked for by its id.
+    pub(crate) fn key_hash(&self) -> KeyHash {
+        match &self.item {
+            Some(Item::Waiting { key, .. } | Item::Held { key, .. } | Item::Finished { key, .. }) => key.hash(),
+            None => KeyHash::default(),
+        }
+    }
+}
+
+/// A record is there once, whatever its key.
+fn waiting_id<P>(part: &Part<P>) -> ItemId {
+    let mut bytes = [0; 17];
+    bytes[0] = part.side;
+    bytes[1..9].copy_from_slice(&part.split.to_bytes());
+    bytes[9..].copy_from_slice(&part.offset.0.to_le_bytes());
+    ItemId(xxh3_128(&bytes))
+}
+
+/// The seeds of the other ids.
+const HELD: u64 = 1;
+const FINISHED: u64 = 2;
+
+fn keyed_id(seed: u64, key: &[u8], more: [u64; 2]) -> ItemId {
+    let more = xxh3_128_with_seed(&(u128::from(more[0]) << 64 | u128::from(more[1])).to_le_bytes(), seed);
+    ItemId(xxh3_128_with_seed(key, seed).rotate_left(1) ^ more)
+}
+
+fn held_id<P>(held: &Held<P>, key: &[u8]) -> Option<ItemId> {
+    let tells = held.delayed || held.cap != MAX_TIME;
+    tells.then(|| keyed_id(HELD, key, [held.deadline << 1 | u64::from(held.delayed), held.cap]))
+}
+
+/// Collects the changes of items of an epoch, if somebody keeps them.
+pub(crate) struct Recorder<P> {
+    pub(crate) on: bool,
+    pub(crate) changes: Vec<(Kept<P>, isize)>,
+}
+
+/// The items of a key that waits, before it is stepped.
+pub(crate) type Before = Vec<ItemId>;
+
+impl<P: Payload> Recorder<P> {
+    pub(crate) fn new(on: bool) -> Self {
+        Recorder { on, changes: Vec::new() }
+    }
+
+    /// The items of a key that waits.
+    pub(crate) fn before(&self, open: Option<&Open<P>>) -> Before {
+        match open.filter(|_| self.on) {
+            Some(open) => {
+                let parts = open.held.parts().map(waiting_id);
+                parts.chain(held_id(&open.held, open.key.bytes())).collect()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn goes(&mut self, id: ItemId) {
+        self.changes.push((Kept { id, item: None }, -1));
+    }
+
+    fn comes(&mut self, id: ItemId, item: Item<P>) {
+        self.changes.push((Kept { id, item: Some(item) }, 1));
+    }
+
+    /// A key waits on, in this way.
+    pub(crate) fn holds(&mut self, before: Before, open: &Open<P>) {
+        if !self.on {
+            return;
+        }
+        let after = self.before(Some(open));
+        before.iter().filter(|id| !after.contains(id)).for_each(|id| self.goes(*id));
+        for (part, id) in open.held.parts().zip(&after).filter(|(_, id)| !before.contains(id)) {
+            let Part { side, split, offset, timestamp, clock, deadline, .. } = *part;
+            let (key, times) = (open.key.key(), WaitTimes { timestamp, clock, deadline });
+            self.comes(*id, Item::Waiting { key, side, split, offset, times, payload: part.payload.clone() });
+        }
+        if let Some(id) = held_id(&open.held, open.key.bytes()).filter(|id| !before.contains(id)) {
+            let Held { delayed, deadline, cap, .. } = open.held;
+            self.comes(id, Item::Held { key: open.key.key(), delayed, deadline, cap });
+        }
+    }
+
+    /// A key waits no more.
+    pub(crate) fn waits_no_more(&mut self, before: Before) {
+        before.into_iter().for_each(|id| self.goes(id));
+    }
+
+    /// A key is finished, or more records came too late for it: its card says so.
+    pub(crate) fn finished(&mut self, store: &Store<P>, state: State, sides: usize) {
+        if let Some(card) = store.card(state).filter(|_| self.on) {
+            let until = state.deadline();
+            let (key, dropped) = (card.key(), card.dropped());
+            let id = keyed_id(FINISHED, key.bytes(), [until, dropped.into()]);
+            let (late, positions) = (card.is_late(), card.by_side(sides));
+            self.comes(id, Item::Finished { key, late, until, dropped, positions });
+        }
+    }
+
+    /// What the card of a finished key says is no more so.
+    pub(crate) fn unfinished(&mut self, store: &Store<P>, state: State) {
+        if let Some(card) = store.card(state).filter(|_| self.on) {
+            self.goes(keyed_id(FINISHED, card.key_bytes(), [state.deadline(), card.dropped().into()]));
+        }
+    }
+}
+
+/// The form of [`Kept`] in checkpoints. Times and positions are LEB128.
+pub(crate) struct KeptCodec;
+
+const WAITING_TAG: u8 = 0;
+const HELD_TAG: u8 = 1;
+const FINISHED_TAG: u8 = 2;
+/// A bit beside the tag: the hash of the key is the caller's own.
+const OWN_HASH: u8 = 4;
+/// A bit beside the tag: delayed, or late.
+const FLAG: u8 = 8;
+
+fn put_head(tag: u8, flag: bool, key: &Key, out: &mut BytesMut) {
+    let own = key.hash() != KeyHash::of(key.bytes());
+    out.put_u8(tag | if own { OWN_HASH } else { 0 } | if flag { FLAG } else { 0 });
+    if own {
+        out.put_u128_le(key.hash().0);
+    }
+    varint::put(key.bytes().len() as u64, out);
+    out.put_slice(key.bytes());
+}
+
+fn take_number(bytes: &mut Bytes) -> Option<u64> {
+    let (number, length) = varint::get(bytes)?;
+    bytes.advance(length);
+    Some(number)
+}
+
+fn take_position(bytes: &mut Bytes) -> Option<Position> {
+    let split = bytes.try_get_u64_le().ok()?;
+    Some((SplitId::from_bytes(split.to_le_bytes()), Offset(take_number(bytes)?)))
+}
+
+fn put_position((split, offset): Position, out: &mut BytesMut) {
+    out.put_slice(&split.to_bytes());
+    varint::put(offset.0, out);
+}
+
+impl<P: Payload> ItemCodec<Kept<P>> for KeptCodec {
+    fn id(&self, kept: &Kept<P>) -> ItemId {
+        kept.id
+    }
+
+    fn encode(&self, kept: &Kept<P>, out: &mut BytesMut) {
+        match &kept.item {
+            Some(Item::Waiting { key, side, split, offset, times, payload }) => {
+                put_head(WAITING_TAG, false, key, out);
+                out.put_u8(*side);
+                put_position((*split, *offset), out);
+                [times.timestamp, times.clock, times.deadline].into_iter().for_each(|time| varint::put(time, out));
+                payload.encode(out);
+            }
+            Some(Item::Held { key, delayed, deadline, cap }) => {
+                put_head(HELD_TAG, *delayed, key, out);
+                varint::put(*deadline, out);
+                varint::put(*cap, out);
+            }
+            Some(Item::Finished { key, late, until, dropped, positions }) => {
+                put_head(FINISHED_TAG, *late, key, out);
+                varint::put(*until, out);
+                varint::put((*dropped).into(), out);
+                for position in positions {
+                    out.put_u8(u8::from(position.is_some()));
+                    if let Some(position) = position {
+                        put_position(*position, out);
+                    }
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn decode(&self, bytes: Bytes) -> Result<Kept<P>> {
+        let damaged = || Error::new(ErrorKind::Store, "an item of a key is damaged, or of another version");
+        let item = decode(bytes).ok_or_else(damaged)??;
+        Ok(Kept { id: ItemId::default(), item: Some(item) })
+    }
+}
+
+fn decode<P: Payload>(mut bytes: Bytes) -> Option<Result<Item<P>>> {
+    let head = bytes.try_get_u8().ok()?;
+    let hash = if head & OWN_HASH != 0 { Some(KeyHash(bytes.try_get_u128_le().ok()?)) } else { None };
+    let length = usize::try_from(take_number(&mut bytes)?).ok().filter(|length| *length <= bytes.len())?;
+    let key = Bytes::copy_from_slice(&bytes.split_to(length));
+    let key = hash.map_or_else(|| Key::new(key.clone()), |hash| Key::with_hash(hash, key.clone()));
+    let flag = head & FLAG != 0;
+    let item = match head & !OWN_HASH & !FLAG {
+        WAITING_TAG => {
+            let side = bytes.try_get_u8().ok()?;
+            let (split, offset) = take_position(&mut bytes)?;
+            let mut time = || take_number(&mut bytes);
+            let times = WaitTimes { timestamp: time()?, clock: time()?, deadline: time()? };
+            return Some(P::decode(bytes).map(|payload| Item::Waiting { key, side, split, offset, times, payload }));
+        }
+        HELD_TAG => {
+            Item::Held { key, delayed: flag, deadline: take_number(&mut bytes)?, cap: take_number(&mut bytes)? }
+        }
+        FINISHED_TAG => {
+            let until = take_number(&mut bytes)?;
+            let dropped = take_number(&mut bytes)?.try_into().ok()?;
+            let mut positions = vec![];
+            while !bytes.is_empty() {
+                positions.push(if bytes.get_u8() == 0 { None } else { Some(take_position(&mut bytes)?) });
+            }
+            Item::Finished { key, late: flag, until, dropped, positions }
+        }
+        _ => return None,
+    };
+    bytes.is_empty().then_some(Ok(item))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_item_comes_back_and_any_other_bytes_are_an_error() {
+        let key = Key::builder().text("some").number("1").build();
+        let own = Key::with_hash(KeyHash(7), Bytes::from_static(b"other"));
+        let position = (SplitId::numbered("t", 3), Offset(u64::MAX));
+        let times = WaitTimes { timestamp: 1, clock: 2, deadline: MAX_TIME };
+        let payload = Bytes::from_static(b"{}");
+        let items = [
+            Item::Waiting { key: key.clone(), side: 7, split: position.0, offset: position.1, times, payload },
+            Item::Held { key: own.clone(), delayed: true, deadline: 5, cap: MAX_TIME },
+            Item::Held { key: key.clone(), delayed: false, deadline: 0, cap: 6 },
+            Item::Finished { key, late: true, until: 9, dropped: 300, positions: vec![None, Some(position)] },
+            Item::Finished { key: own, late: false, until: 9, dropped: 0, positions: vec![Some(position); 2] },
+        ];
+        for item in items {
+            let mut bytes = BytesMut::new();
+            KeptCodec.encode(&Kept { id: ItemId(0), item: Some(item.clone()) }, &mut bytes);
+            let bytes = bytes.freeze();
+            let decoded: Kept<Bytes> = KeptCodec.decode(bytes.clone()).unwrap();
+            assert_eq!(decoded.item.as_ref(), Some(&item));
+            for cut in 0..bytes.len() {
+                let cut: Result<Kept<Bytes>> = KeptCodec.decode(bytes.slice(..cut));
+                assert!(cut.is_err() || cut.unwrap().item != Some(item.clone()));
+            }
+        }
+        assert!(ItemCodec::<Kept<Bytes>>::decode(&KeptCodec, Bytes::from_static(&[3, 0])).is_err());
+    }
+}
