@@ -66,7 +66,7 @@ fn what_a_crash_tears_is_cut_off() {
             assert_eq!(data.len(), PLACES[3]);
             edit(data);
         });
-        assert_eq!(inspect(FOLDER.into(), Arc::clone(&disk)).unwrap().torn.len(), usize::from(left != ""));
+        assert_eq!(inspect(FOLDER.into(), Arc::clone(&disk)).unwrap().torn.len(), usize::from(!left.is_empty()));
         assert_eq!(restart(&disk).unwrap().concat(), left);
         // What was cut off is not read again, whatever it is.
         assert_eq!(restart(&disk).unwrap().concat(), left);
