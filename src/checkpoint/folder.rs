@@ -110,6 +110,12 @@ impl FolderStore {
         self
     }
 
+    #[cfg(test)]
+    pub(super) fn roll(&mut self) -> Result<()> {
+        let (place, slot) = (self.place.clone(), self.slot);
+        self.open_log()?.roll(&place, slot)
+    }
+
     fn claimed(&self) -> Result<Claim> {
         self.claim.ok_or_else(|| out_of_order("a claim"))
     }

@@ -119,7 +119,7 @@ impl Manifest {
             return Err(newer(path, version));
         }
         let end = text.rfind(CRC).ok_or_else(|| damaged(text.len(), "its checksum is missing"))?;
-        if text[end..] != format!("{CRC}{:08x}\n", crc32c::crc32c(&text.as_bytes()[..end])) {
+        if text[end..] != format!("{CRC}{:08x}\n", crc32c::crc32c(&bytes[..end])) {
             return Err(damaged(end, "its checksum is not that of its contents"));
         }
         let document = text[..end].split_once('\n').map_or("", |(_, document)| document);

@@ -39,9 +39,15 @@ impl Place {
             self.disk.create_folder(&folder).map_err(|error| failed("be made", &folder, error))?;
         }
         self.sync(&self.folder)?;
-        match self.folder.parent() {
-            Some(parent) if parent != Path::new("") => self.sync(parent),
-            _ => Ok(()),
+        let parent = match self.folder.parent() {
+            Some(parent) if parent == Path::new("") => Path::new("."),
+            Some(parent) => parent,
+            None => return Ok(()),
+        };
+        match self.disk.sync_folder(parent) {
+            // Whoever may not read it was given a folder in it that is there already.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            synced => synced.map_err(|error| failed("be synced", parent, error)),
         }
     }
 

@@ -4,6 +4,7 @@ mod histories;
 mod model;
 mod named;
 mod sim;
+mod together;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,9 +42,9 @@ fn start(
 }
 
 /// A frame that adds an item.
-fn frame(lower: Epoch, upper: Epoch, item: &'static str) -> Frame {
+fn frame(lower: Epoch, upper: Epoch, item: &str) -> Frame {
     let id = ItemId(u128::from(xxhash_rust::xxh3::xxh3_64(item.as_bytes())));
-    let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::from(item) }];
+    let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::copy_from_slice(item.as_bytes()) }];
     Frame { lower, upper, changes: vec![Changes { collection: "items".to_owned(), updates }], ..Frame::default() }
 }
 

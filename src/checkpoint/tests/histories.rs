@@ -213,19 +213,20 @@ impl History {
                 self.ranges.push(model::range(&mut self.random, lower, stores.len(), published, &mut live));
                 self.stats.ranges += 1;
             }
-            if !self.append(&mut stores[slot], slot, next[slot]) {
+            if self.append(&mut stores[slot], slot, next[slot]) {
+                next[slot] += 1;
+            } else if self.sim.has_crashed() || self.random.one_in(4) {
                 break;
             }
-            next[slot] += 1;
         }
         if !self.sim.has_crashed() && self.random.one_in(2) {
             self.zombie = Some(Zombie { run: self.run, stores, next, ranges: self.ranges.clone() });
         }
     }
 
-    /// Whether the run goes on.
+    /// Whether a worker has appended its frame of a range, perhaps not at the first try.
     fn append(&mut self, store: &mut FolderStore, slot: usize, at: usize) -> bool {
-        for _ in 0..4 {
+        for _ in 0..1 + self.random.below(3) {
             self.ranges[at].tried[slot] = true;
             match store.append(&self.ranges[at].frames[slot].clone()) {
                 Ok(()) => {

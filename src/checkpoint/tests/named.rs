@@ -66,7 +66,7 @@ fn what_a_crash_tears_is_cut_off() {
             assert_eq!(data.len(), PLACES[3]);
             edit(data);
         });
-        assert_eq!(inspect(FOLDER.into(), Arc::clone(&disk)).unwrap().torn.len(), usize::from(left != ""));
+        assert_eq!(inspect(FOLDER.into(), Arc::clone(&disk)).unwrap().torn.len(), usize::from(!left.is_empty()));
         assert_eq!(restart(&disk).unwrap().concat(), left);
         // What was cut off is not read again, whatever it is.
         assert_eq!(restart(&disk).unwrap().concat(), left);
@@ -279,6 +279,36 @@ fn who_is_taken_over_is_fenced() {
     drop(new);
     let mut stores = start(&local(), folder.path(), 1, false, SMALL).unwrap();
     assert_eq!(items(&mut stores[0]), ["a", "a"]);
+}
+
+#[test]
+fn nothing_is_compacted_before_all_workers_have_read_it() {
+    let (_, disk) = three_frames(SMALL);
+    let mut stores = start(&disk, Path::new(FOLDER), 2, false, SMALL).unwrap();
+    // The first of these says what was published by the run before, which says nothing about the second worker.
+    for (lower, published) in [(30, 30), (40, 30)] {
+        stores[0].append(&Frame { published, ..frame(lower, lower + 10, "d") }).unwrap();
+        assert!(!stores[0].compactor().unwrap().run().unwrap());
+    }
+    assert_eq!(items(&mut stores[1]).concat(), "abc");
+    stores[1].append(&frame(30, 40, "e")).unwrap();
+    stores[0].append(&Frame { published: 40, ..frame(50, 60, "d") }).unwrap();
+    assert!(stores[0].compactor().unwrap().run().unwrap());
+    drop(stores);
+    assert_eq!(restart(&disk).unwrap().concat(), "abcde");
+}
+
+#[test]
+fn a_log_that_is_all_in_the_base_is_not_taken_for_one_that_never_was() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(1));
+    let mut stores = start(&disk, Path::new(FOLDER), 2, false, SMALL).unwrap();
+    stores[0].append(&frame(0, 10, "a")).unwrap();
+    stores[1].append(&frame(0, 10, "b")).unwrap();
+    stores[0].append(&Frame { published: 10, ..frame(10, 20, "c") }).unwrap();
+    stores[1].roll().unwrap();
+    assert!(stores[0].compactor().unwrap().run().unwrap());
+    drop(stores);
+    assert_eq!(restart(&disk).unwrap().concat(), "ab");
 }
 
 #[test]
