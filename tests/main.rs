@@ -29,6 +29,8 @@ mod kafka_security;
 #[cfg(feature = "kafka")]
 mod kafka_sink;
 #[cfg(feature = "kafka")]
+mod kafka_state;
+#[cfg(feature = "kafka")]
 mod kafka_sync;
 mod kills;
 mod layers;

@@ -17,11 +17,14 @@ use crate::crash;
 use crate::dataflow::clock::Heard;
 use crate::dataflow::durable::Restore;
 use crate::dataflow::flow::JobContext;
-use crate::epoch::Epoch;
+use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a worker sleeps between looks while it waits for the first one.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a run that was killed may seem to live.
+const DYING: Duration = Duration::from_secs(2);
 
 /// Items that enter the dataflow between two steps of it. Fewer: more steps; more: more memory at once.
 const ITEMS: usize = 4_096;
@@ -48,6 +51,23 @@ pub(crate) fn begin(
     Ok((claim, Arc::new(restored)))
 }
 
+/// Claims the next run. A run that was killed a moment ago may hold the store for another one: its memory is given back first.
+fn claim(store: &mut dyn Store, context: &JobContext) -> Result<Claim> {
+    let clock = SystemClock::new(); // for waiting, whatever the clock of the job says
+    let start = clock.monotonic();
+    loop {
+        match store.claim(context.take_over) {
+            Err(error) if error.kind() == ErrorKind::Fenced => {
+                if clock.monotonic().saturating_sub(start) >= DYING || !context.control.is_running() {
+                    return Err(error);
+                }
+                context.control.sleep(LOOK);
+            }
+            other => return other,
+        }
+    }
+}
+
 /// The claim of worker 0 travels in a dataflow of its own, which is there before the job's.
 fn agree(worker: &mut Worker, store: &mut dyn Store, context: &JobContext, heard: &Heard) -> Result<Claim> {
     let told: Rc<RefCell<Option<Claim>>> = Rc::default();
@@ -60,7 +80,7 @@ fn agree(worker: &mut Worker, store: &mut dyn Store, context: &JobContext, heard
         input
     });
     if worker.index() == 0 {
-        let claim = store.claim(context.take_over)?;
+        let claim = claim(store, context)?;
         crash::point("start.claimed");
         store.begin(&Begin {
             identity: context.identity.clone(),
