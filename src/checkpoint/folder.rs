@@ -360,7 +360,7 @@ impl Store for FolderStore {
         recover::load(&self.place, &self.begun()?.1, self.job()?)
     }
 
-    fn items(&mut self, share: Share, item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
+    fn items(&mut self, share: Share, item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>) -> Result<()> {
         let (segments, job) = (&self.begun()?.1.segments, self.job()?);
         recover::items(&self.place, segments, job, &mut |id| share.has(id), item)
     }

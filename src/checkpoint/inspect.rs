@@ -140,6 +140,8 @@ impl Inspection {
     ///
     /// Those of `item`, and [`ErrorKind::Store`] as in [`restored`](Self::restored).
     pub fn items(&self, item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
-        recover::items(&self.place, &self.cut.segments, self.job, &mut |_| true, item)
+        recover::items(&self.place, &self.cut.segments, self.job, &mut |_| true, &mut |name, times, bytes| {
+            (0..times).try_for_each(|_| item(name, bytes.clone()))
+        })
     }
 }

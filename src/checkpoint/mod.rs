@@ -237,9 +237,9 @@ pub trait Store: Send {
     /// Reads what the last run has left, but for the items of state. Once, after `begin` or `join`.
     fn load(&mut self) -> Result<Restored>;
 
-    /// Reads the items of state. Once, after `load`. Calls `item` for each item of the share as often as it is there, with the name
-    /// of its collection; in no order.
-    fn items(&mut self, share: Share, item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()>;
+    /// Reads the items of state. Once, after `load`. Calls `item` for each item of the share with the name of its collection and how
+    /// many times it is there; in no order.
+    fn items(&mut self, share: Share, item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>) -> Result<()>;
 
     /// Appends a frame and returns when it is durable and the claim still names this run. After `items`.
     ///
@@ -281,7 +281,7 @@ impl Store for NullStore {
     fn load(&mut self) -> Result<Restored> {
         Ok(Restored::default())
     }
-    fn items(&mut self, _share: Share, _item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
+    fn items(&mut self, _share: Share, _item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>) -> Result<()> {
         Ok(())
     }
     fn append(&mut self, _frame: &Frame) -> Result<()> {

@@ -135,14 +135,14 @@ pub(super) fn items(
     segments: &[Segment],
     job: u64,
     wanted: &mut dyn FnMut(ItemId) -> bool,
-    item: &mut dyn FnMut(&str, Bytes) -> Result<()>,
+    item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>,
 ) -> Result<()> {
     let mut items = Items::sum(place, segments, job, &mut |id| Ok(wanted(id)))?;
     items.refuse_negative()?;
     items.give(place, segments, job, &mut |name, update| {
         // A slice would hold all that was read with it, for as long as the item waits.
         let bytes = Bytes::copy_from_slice(&update.bytes);
-        (0..update.diff).try_for_each(|_| item(name, bytes.clone()))
+        item(name, update.diff, bytes)
     })
 }
 

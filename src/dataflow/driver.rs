@@ -91,6 +91,8 @@ pub(crate) struct Driver {
     /// The inputs are left alone until a wait ends: readers need not wake the worker.
     pub naps: bool,
     pub status: Arc<Status>,
+    /// The epoch at which the state of a checkpoint enters, until it is complete.
+    pub rebuild: Option<Epoch>,
     /// Changes of state that wait to be put into a frame.
     pub keeper: Rc<Keeper>,
 }
@@ -251,8 +253,13 @@ impl Driver {
         any
     }
 
-    /// Whether nothing may be read now: an input or output is not open yet, and perhaps never will be; too much waits to be published, or too much is remembered.
+    /// Whether nothing may be read now: an input or output is not open yet, and perhaps never will be; restored state is not complete; too much waits to be published, or too much is remembered.
     fn is_stalled(&mut self) -> Result<bool> {
+        // Operators may put out what belongs to several epochs as one; what follows from restored state must be told apart.
+        if self.rebuild.is_some_and(|rebuild| frontier(&self.complete) <= rebuild) {
+            return Ok(true);
+        }
+        self.rebuild = None;
         if self.writers_ready < self.writers.len() {
             self.writers_ready += self.writers.iter().filter(|writer| writer.poll_ready()).count();
             if self.writers_ready < self.writers.len() {

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use differential_dataflow::{AsCollection, VecCollection};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
@@ -28,7 +28,7 @@ use crate::dataflow::flow::Flow;
 use crate::dataflow::input::{Data, Handle};
 use crate::dataflow::progress::Mark;
 use crate::epoch::Epoch;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How the items of a durable collection are written down.
 ///
@@ -44,6 +44,25 @@ pub trait ItemCodec<D>: 'static {
     ///
     /// Bytes that no [`encode`](Self::encode) has made.
     fn decode(&self, bytes: Bytes) -> Result<D>;
+}
+
+/// Items in the form of bincode. Types whose `Deserialize` asks the format what comes (see [`Data`]) cannot be read again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bincode;
+
+impl<D: Data> ItemCodec<D> for Bincode {
+    fn id(&self, item: &D) -> ItemId {
+        let mut bytes = BytesMut::new();
+        self.encode(item, &mut bytes);
+        ItemId(xxhash_rust::xxh3::xxh3_128(&bytes))
+    }
+    fn encode(&self, item: &D, out: &mut BytesMut) {
+        bincode::serialize_into(out.writer(), item).expect("memory takes what serde knows");
+    }
+    fn decode(&self, bytes: Bytes) -> Result<D> {
+        let damaged = |error| Error::new(ErrorKind::Store, "an item cannot be read").with_source(error);
+        bincode::deserialize(&bytes).map_err(damaged)
+    }
 }
 
 /// The changes of one collection that are in no frame yet.
@@ -121,27 +140,27 @@ fn net(updates: &mut Vec<ItemUpdate>) {
 pub(crate) trait Restore {
     /// The name of the collection.
     fn collection(&self) -> &str;
-    /// Takes an item.
-    fn take(&mut self, bytes: Bytes) -> Result<()>;
+    /// Takes an item that is there so many times.
+    fn take(&mut self, times: i64, bytes: Bytes) -> Result<()>;
 }
 
 /// The restored items of one collection; those that go in come out of the handle's stream, at its time.
 pub(crate) struct RestoreInput<D: Data, C> {
     pub name: String,
     pub codec: Rc<C>,
-    pub input: Handle<D>,
+    pub input: Handle<(D, isize)>,
 }
 
 impl<D: Data, C: ItemCodec<D>> Restore for RestoreInput<D, C> {
     fn collection(&self) -> &str {
         &self.name
     }
-    fn take(&mut self, bytes: Bytes) -> Result<()> {
+    fn take(&mut self, times: i64, bytes: Bytes) -> Result<()> {
         let item = self.codec.decode(bytes).map_err(|error| {
             let text = format!("an item of the collection \"{}\" in the checkpoint cannot be read", self.name);
             Error::new(error.kind(), text).with_source(error)
         })?;
-        self.input.send(item);
+        self.input.send((item, times as isize));
         Ok(())
     }
 }
@@ -214,7 +233,9 @@ impl<'s> Flow<'s> {
                 move |input, output| {
                     input.for_each(|capability, items| {
                         let epoch = *capability.least().expect(TIMED);
-                        output.session(&capability).give_iterator(items.drain(..).map(|item| (item, epoch, 1)));
+                        output
+                            .session(&capability)
+                            .give_iterator(items.drain(..).map(|(item, times)| (item, epoch, times)));
                     })
                 }
             },
@@ -222,16 +243,16 @@ impl<'s> Flow<'s> {
         collection.concat(restored.as_collection())
     }
 
-    /// The items that a durable collection held in the last checkpoint, each on some worker; none without a store.
+    /// The items that a durable collection held in the last checkpoint and how many times, each on some worker; none without a store.
     pub(crate) fn restored<D: Data, C: ItemCodec<D>>(
         &mut self,
         name: &str,
         codec: &Rc<C>,
-    ) -> Option<Stream<'s, Epoch, Vec<D>>> {
+    ) -> Option<Stream<'s, Epoch, Vec<(D, isize)>>> {
         if !self.store.keeps() {
             return None;
         }
-        let (mut input, stream) = self.scope.new_input::<Vec<D>>();
+        let (mut input, stream) = self.scope.new_input::<Vec<(D, isize)>>();
         input.advance_to(self.restored.upper);
         self.restores.push(Box::new(RestoreInput { name: name.to_owned(), codec: Rc::clone(codec), input }));
         Some(stream)

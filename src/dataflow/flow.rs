@@ -466,6 +466,7 @@ fn build_worker(
                 naps: false,
                 status: Arc::clone(&context.status),
                 watch,
+                rebuild,
                 keeper: flow.keeper,
             };
             Ok(((driver, vec![scope.addr()]), (flow.store, start_store), flow.restores))

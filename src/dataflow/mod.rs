@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Message, Offset, Reason, SplitId};
 
-pub use durable::ItemCodec;
+pub use durable::{Bincode, ItemCodec};
 pub use flow::{Flow, Input};
 pub(crate) use flow::{JobContext, run_worker};
 pub use input::Data;

@@ -114,7 +114,7 @@ pub(crate) fn restore(
 ) -> Result<()> {
     let share = Share { index: worker.index(), peers: worker.peers() };
     let mut since = 0;
-    store.items(share, &mut |collection: &str, bytes: Bytes| {
+    store.items(share, &mut |collection: &str, times: i64, bytes: Bytes| {
         let Some(input) = inputs.iter_mut().find(|input| input.collection() == collection) else {
             if context.accept_changes {
                 return Ok(());
@@ -125,7 +125,7 @@ pub(crate) fn restore(
             );
             return Err(Error::new(ErrorKind::Config, text));
         };
-        input.take(bytes)?;
+        input.take(times, bytes)?;
         since += 1;
         if since == ITEMS {
             since = 0;

@@ -135,7 +135,7 @@ pub fn synchronize_durably<'s, P: Payload>(
 fn build<'s, P: Payload>(
     records: Stream<'s, Epoch, Vec<Record<P>>>,
     clock: Stream<'s, Epoch, Vec<Tick>>,
-    restored: Option<Stream<'s, Epoch, Vec<Kept<P>>>>,
+    restored: Option<Stream<'s, Epoch, Vec<(Kept<P>, isize)>>>,
     options: &Options,
 ) -> Synchronized<'s, P> {
     let problems = options.problems();
@@ -149,7 +149,7 @@ fn build<'s, P: Payload>(
     let mut records = builder.new_input(records, Exchange::new(|record: &Record<P>| record.key.hash().hashed()));
     let mut clock = builder.new_input(clock, Pipeline);
     let keeps = restored.is_some();
-    let to_key = Exchange::new(|kept: &Kept<P>| kept.key_hash().hashed());
+    let to_key = Exchange::new(|(kept, _): &(Kept<P>, isize)| kept.key_hash().hashed());
     let mut restored = restored.map(|restored| builder.new_input(restored, to_key));
     let (states, state_stream) = builder.new_output::<Vec<Span<Epoch, Rc<StateBatch>>>>();
     let (outputs, output_stream) = builder.new_output::<Vec<Output<P>>>();
@@ -214,7 +214,7 @@ fn build<'s, P: Payload>(
             if let Some(restored) = &mut restored {
                 restored.for_each(|capability, items| {
                     Pending::at(&mut epochs, &capability).restores = true;
-                    items.drain(..).for_each(|item| synchronizer.restore(item));
+                    items.drain(..).for_each(|(item, _once)| synchronizer.restore(item));
                 });
             }
 

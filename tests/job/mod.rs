@@ -4,6 +4,7 @@
 mod cluster;
 mod drift;
 mod durability;
+mod durable;
 mod epochs;
 mod health;
 mod pair;

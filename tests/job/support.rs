@@ -203,7 +203,7 @@ impl Store for RecordingStore {
     fn join(&mut self, _claim: Claim) -> Result<()> {
         Ok(())
     }
-    fn items(&mut self, _share: Share, _item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
+    fn items(&mut self, _share: Share, _item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>) -> Result<()> {
         Ok(())
     }
     fn append(&mut self, frame: &Frame) -> Result<()> {

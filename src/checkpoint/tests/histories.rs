@@ -128,8 +128,8 @@ impl History {
         }
         let mut found = Found::new();
         for (index, store) in stores.iter_mut().enumerate() {
-            store.items(Share { index, peers: workers }, &mut |name, bytes| {
-                *found.entry((name.to_owned(), bytes.to_vec())).or_default() += 1;
+            store.items(Share { index, peers: workers }, &mut |name, times, bytes| {
+                *found.entry((name.to_owned(), bytes.to_vec())).or_default() += times;
                 Ok(())
             })?;
         }

@@ -34,7 +34,7 @@ fn three_frames(sizes: Sizes) -> (SimDisk, Arc<dyn Disk>) {
 fn restart(disk: &Arc<dyn Disk>) -> Result<Vec<String>> {
     let mut stores = start(disk, Path::new(FOLDER), 1, false, SMALL)?;
     stores[0].load()?;
-    stores[0].items(Share { index: 0, peers: 1 }, &mut |_, _| Ok(()))?;
+    stores[0].items(Share { index: 0, peers: 1 }, &mut |_, _, _| Ok(()))?;
     Ok(items(&mut stores[0]))
 }
 
