@@ -22,8 +22,9 @@
 //!
 //! # Guarantees
 //!
-//! At least once, with every record accounted for: offsets are committed only below the oldest record that still waits, so that
-//! a crash loses nothing. The store that exists today, [`checkpoint::NullStore`], keeps nothing.
+//! At least once, with every record accounted for. With a store ([`checkpoint::FolderStore`]) a restart goes on from the last
+//! checkpoint, with any number of workers. Without one, offsets are committed only below the oldest record that still waits, so
+//! that a crash loses nothing either.
 //!
 //! # Features
 //!

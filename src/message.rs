@@ -22,16 +22,6 @@ impl SplitId {
         SplitId(topic >> Self::NUMBER_BITS << Self::NUMBER_BITS | u64::from(number))
     }
 
-    /// The form of the id in files: eight bytes, little-endian.
-    pub fn to_bytes(self) -> [u8; 8] {
-        self.0.to_le_bytes()
-    }
-
-    /// The id in these bytes.
-    pub fn from_bytes(bytes: [u8; 8]) -> Self {
-        SplitId(u64::from_le_bytes(bytes))
-    }
-
     /// The number that [`numbered`](Self::numbered) was given.
     pub fn number(self) -> u32 {
         (self.0 & ((1 << Self::NUMBER_BITS) - 1)) as u32

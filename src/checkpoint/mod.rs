@@ -58,7 +58,7 @@ use crate::error::Result;
 use crate::message::{Offset, Offsets, SplitId};
 use crate::sink::{RunNumber, Slot};
 
-pub use disk::{Disk, LocalDisk};
+pub use disk::{Disk, DiskFile, LocalDisk};
 pub use folder::FolderStore;
 pub use inspect::{Inspection, SegmentInfo, inspect};
 

@@ -59,7 +59,7 @@ impl<P> Kept<P> {
 fn waiting_id<P>(part: &Part<P>) -> ItemId {
     let mut bytes = [0; 17];
     bytes[0] = part.side;
-    bytes[1..9].copy_from_slice(&part.split.to_bytes());
+    bytes[1..9].copy_from_slice(&part.split.to_bits().to_le_bytes());
     bytes[9..].copy_from_slice(&part.offset.0.to_le_bytes());
     ItemId(xxh3_128(&bytes))
 }
@@ -182,11 +182,11 @@ fn take_number(bytes: &mut Bytes) -> Option<u64> {
 
 fn take_position(bytes: &mut Bytes) -> Option<Position> {
     let split = bytes.try_get_u64_le().ok()?;
-    Some((SplitId::from_bytes(split.to_le_bytes()), Offset(take_number(bytes)?)))
+    Some((SplitId::from_bits(split), Offset(take_number(bytes)?)))
 }
 
 fn put_position((split, offset): Position, out: &mut BytesMut) {
-    out.put_slice(&split.to_bytes());
+    out.put_u64_le(split.to_bits());
     varint::put(offset.0, out);
 }
 

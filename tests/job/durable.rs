@@ -4,19 +4,81 @@
 //! state that a job of other settings takes for its own.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use syncline::broker::memory::MemoryBroker;
-use syncline::checkpoint::{FolderStore, LocalDisk, NewStore};
+use syncline::checkpoint::{Disk, DiskFile, FolderStore, LocalDisk, NewStore};
 use syncline::codec::Json;
 use syncline::dataflow::{Bincode, Flow, Input};
+use syncline::pacing::Pacing;
 use syncline::sink::NewSink;
 use syncline::source::NewSource;
 use syncline::{ErrorKind, Job, OutputRecord, Result};
 use timely::dataflow::operators::vec::Map;
 
 use super::support::{Running, eager, options, until};
+
+/// A disk that is full while it is told to be.
+#[derive(Clone, Default)]
+struct FullDisk(LocalDisk, Arc<AtomicBool>);
+
+struct FullFile(Box<dyn DiskFile>, Arc<AtomicBool>);
+
+impl FullDisk {
+    fn room(&self) -> io::Result<()> {
+        if self.1.load(Ordering::SeqCst) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+impl DiskFile for FullFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.1.load(Ordering::SeqCst) {
+            self.0.append(&bytes[..bytes.len() / 2])?; // what has room is there
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.0.append(bytes)
+    }
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.sync()
+    }
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        self.0.truncate(len)
+    }
+}
+
+impl Disk for FullDisk {
+    fn open_append(&self, path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)> {
+        let (file, len) = self.0.open_append(path)?;
+        Ok((Box::new(FullFile(file, Arc::clone(&self.1))), len))
+    }
+    fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        self.room().and_then(|()| self.0.create_new(path, contents))
+    }
+    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
+        self.0.read_from(path, position)
+    }
+    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
+        self.0.read_at(path, position, most)
+    }
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        self.0.sync_file(path)
+    }
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
+        self.0.list(folder)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+    fn create_folder(&self, folder: &Path) -> io::Result<()> {
+        self.room().and_then(|()| self.0.create_folder(folder))
+    }
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        self.0.sync_folder(folder)
+    }
+}
 
 fn store(folder: &Path) -> NewStore {
     let folder = folder.to_owned();
@@ -110,4 +172,34 @@ fn a_run_that_is_taken_over_ends_and_publishes_no_more() {
     second.stop().unwrap();
     let twice = broker.values("counts").iter().filter(|value| *value == "some 2").count();
     assert_eq!(twice, 1, "the first run has published what it could not make durable");
+}
+
+#[test]
+fn while_the_disk_is_full_nothing_is_published_and_nothing_is_lost() {
+    let (broker, folder, disk) = (MemoryBroker::new(), tempfile::tempdir().unwrap(), FullDisk::default());
+    broker.create_topic("words", 2);
+    broker.create_topic("counts", 1);
+    let (source, sink) = (broker.source("words", &options()).unwrap(), broker.sink(&options()).unwrap());
+    let (path, full) = (folder.path().to_owned(), Arc::clone(&disk.1));
+    let store: NewStore = Arc::new(move |slot| Box::new(FolderStore::new(path.clone(), Arc::new(disk.clone()), slot)));
+    let pacing = Pacing { max_undurable_bytes: 4 << 10, ..Pacing::default() };
+    let job = Job::new("count").store(store).retry(eager()).pacing(pacing);
+    let running = Running::start(job, 2, count(&source, &sink));
+    broker.append("words", 0, "\"first\"").unwrap();
+    until("it is counted", || broker.values("counts") == ["first 1"]);
+
+    full.store(true, Ordering::SeqCst);
+    let words = 2_000;
+    for word in 0..words {
+        broker.append("words", word % 2, format!("\"word {word}\"")).unwrap();
+    }
+    until("it is tried again", || running.status.snapshot().retries > 20);
+    let read = running.status.snapshot().records_read;
+    assert_eq!(broker.values("counts"), ["first 1"]);
+    assert_eq!(broker.committed("words", 1, super::support::GROUP).unwrap_or_default().0, 0);
+
+    full.store(false, Ordering::SeqCst);
+    until("all are counted", || broker.values("counts").len() == words as usize + 1);
+    running.stop().unwrap();
+    assert!(read < 1 + u64::from(words), "{read} records were read while nothing could be kept of them");
 }
