@@ -8,18 +8,21 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use syncline::broker::memory::MemoryBroker;
 use syncline::checkpoint::{Disk, DiskFile, FolderStore, LocalDisk, NewStore};
 use syncline::codec::Json;
 use syncline::dataflow::{Bincode, Flow, Input};
+use syncline::message::Offset;
 use syncline::pacing::Pacing;
 use syncline::sink::NewSink;
 use syncline::source::NewSource;
 use syncline::{ErrorKind, Job, OutputRecord, Result};
 use timely::dataflow::operators::vec::Map;
 
-use super::support::{Running, eager, options, until};
+use super::pair::Pair;
+use super::support::{GROUP, Running, eager, options, turn_until, until};
 
 /// A disk that is full while it is told to be.
 #[derive(Clone, Default)]
@@ -196,10 +199,37 @@ fn while_the_disk_is_full_nothing_is_published_and_nothing_is_lost() {
     until("it is tried again", || running.status.snapshot().retries > 20);
     let read = running.status.snapshot().records_read;
     assert_eq!(broker.values("counts"), ["first 1"]);
-    assert_eq!(broker.committed("words", 1, super::support::GROUP).unwrap_or_default().0, 0);
+    assert_eq!(broker.committed("words", 1, GROUP).unwrap_or_default().0, 0);
 
     full.store(false, Ordering::SeqCst);
     until("all are counted", || broker.values("counts").len() == words as usize + 1);
     running.stop().unwrap();
     assert!(read < 1 + u64::from(words), "{read} records were read while nothing could be kept of them");
+}
+
+#[test]
+fn downtime_lets_no_deadline_pass_and_what_waits_comes_back_once() {
+    const WINDOW: Duration = Duration::from_secs(20);
+    let (pair, folder) = (Pair::new([2, 1], WINDOW), tempfile::tempdir().unwrap());
+    let start = |workers| Running::start(pair.job().store(store(folder.path())), workers, pair.build());
+    pair.give("one", 1);
+    pair.give("one", 2);
+    let job = start(1);
+    let committed = || pair.broker.committed("one", 0, GROUP) == Some(Offset(2));
+    pair.until("it is committed, though it waits: the checkpoint has it", committed);
+    job.stop().unwrap();
+
+    pair.clock.advance(Duration::from_secs(3600));
+    pair.give("one", 3);
+    let job = start(3);
+    pair.until("it is read", || job.status.snapshot().records_read == 1);
+    pair.give("two", 1);
+    pair.until("the pair is joined", || pair.values("joined").len() == 1);
+    assert_eq!(pair.values("delay"), [""; 0], "the hour fired a deadline");
+    assert_eq!(job.status.snapshot().records_read, 2, "what is in the checkpoint is not read again");
+    turn_until(&pair.clock, "the others are given up at last", || pair.values("delay").len() == 2);
+    job.stop().unwrap();
+    let totals = pair.tally.totals();
+    assert_eq!((totals.counts.restored_records, totals.difference()), (2, 0), "{totals:?}");
+    assert_eq!(pair.values("joined").len(), 1);
 }
