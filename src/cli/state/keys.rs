@@ -90,7 +90,10 @@ fn write_item(item: &Item<Bytes>, names: &Names, out: &mut dyn Write) -> io::Res
                 names.split(side, *split)
             )?;
             writeln!(out, "    timestamp         {}", utc(*timestamp))?;
-            writeln!(out, "    clock at arrival  {}", utc(*clock))?;
+            match clock {
+                0 => writeln!(out, "    clock at arrival  -")?, // it had not begun
+                clock => writeln!(out, "    clock at arrival  {}", utc(*clock))?,
+            }
             writeln!(out, "    deadline          {}", deadline_text(*deadline))?;
             match std::str::from_utf8(payload) {
                 Ok(text) => writeln!(out, "    payload           {text}"),

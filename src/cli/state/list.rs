@@ -85,7 +85,7 @@ fn splits(identity: &Identity, restored: &Restored, out: &mut dyn Write) -> io::
     for mark in &restored.splits {
         let side = mark.source as usize;
         let time = match (mark.timed, mark.time) {
-            (_, 0) => "no time yet".to_owned(),
+            (_, 0) => "time -".to_owned(),
             (Some(false), time) => format!("time {} (nothing that was read said one)", utc(time)),
             (_, time) => format!("time {}", utc(time)),
         };
