@@ -13,8 +13,6 @@ use super::place::Place;
 use super::recover::{self, Cut, Items};
 use super::{Identity, Restored};
 use crate::epoch::Epoch;
-#[cfg(doc)]
-use crate::error::ErrorKind;
 use crate::error::Result;
 use crate::sink::{RunNumber, Slot};
 
@@ -77,7 +75,8 @@ pub struct HolderInfo {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] if there is no store; [`ErrorKind::Store`] if it is damaged, or of a newer version, as a start would say.
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no store; [`ErrorKind::Store`](crate::ErrorKind::Store) if it
+/// is damaged, or of a newer version, as a start would say.
 pub fn inspect(folder: PathBuf, disk: Arc<dyn Disk>) -> Result<Inspection> {
     let place = Place { disk, folder };
     let Some(manifest) = manifest::newest(&place)? else { return Err(manifest::none(&place)) };
@@ -132,7 +131,7 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Store`] if a segment is damaged, or was removed by compaction since.
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if a segment is damaged, or was removed by compaction since.
     pub fn restored(&self) -> Result<Restored> {
         recover::load(&self.place, &self.cut, self.job)
     }
@@ -146,7 +145,7 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Store`] if the segment is damaged at its front.
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the segment is damaged at its front.
     pub fn lower(&self, segment: &SegmentInfo) -> Result<Option<Epoch>> {
         let Some(segment) = self.cut.segments.iter().find(|other| other.name() == segment.file) else {
             return Ok(None);
@@ -158,7 +157,7 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Store`] that names the first file and byte where something is wrong.
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) that names the first file and byte where something is wrong.
     pub fn verify(&self) -> Result<(u64, u64)> {
         let mut frames = 0;
         log::for_each(&self.place, &self.cut.segments, self.job, &mut |view| {
@@ -173,7 +172,7 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// Those of `item`, and [`ErrorKind::Store`] as in [`restored`](Self::restored).
+    /// Those of `item`, and [`ErrorKind::Store`](crate::ErrorKind::Store) as in [`restored`](Self::restored).
     pub fn items(&self, item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
         recover::items(&self.place, &self.cut.segments, self.job, &mut |_| true, item)
     }

@@ -143,7 +143,9 @@ pub(super) fn is_alive(claim: &Path, process: u32, host: &str) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Begin, FolderStore, Store};
     use super::*;
+    use crate::sink::Slot;
 
     #[test]
     fn files_stay_as_they_were_and_nothing_is_written() {
@@ -177,5 +179,29 @@ mod tests {
         assert_eq!(is_alive(&path, u32::MAX, &host), Some(false));
         drop(lock);
         assert_eq!(is_alive(&path, std::process::id(), &host), None);
+    }
+
+    #[test]
+    fn a_look_is_repeated_only_where_the_manifest_was_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let begin = || {
+            let mut store = FolderStore::new(folder.path().into(), Arc::new(LocalDisk), Slot(0));
+            store.claim(false).unwrap();
+            store.begin(&Begin { num_slots: 1, ..Begin::default() }).unwrap();
+        };
+        begin();
+        let looks = |replaced: usize| {
+            let mut looks = 0;
+            let mut look = |_: Place| {
+                looks += 1;
+                if looks <= replaced {
+                    begin();
+                }
+            };
+            settled(folder.path(), &mut look, &|()| false).unwrap();
+            looks
+        };
+        assert_eq!([looks(0), looks(1), looks(3), looks(99)], [1, 2, 4, TRIES]);
+        assert_eq!(inspect_beside(folder.path().into()).unwrap().run.0, 9 + 1);
     }
 }

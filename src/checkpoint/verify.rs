@@ -10,8 +10,6 @@ use super::manifest::{self, Manifest, Segment};
 use super::place::Place;
 use super::recover::{self, Items};
 use super::still;
-#[cfg(doc)]
-use crate::error::ErrorKind;
 use crate::error::Result;
 
 /// What [`verify`] has read and found.
@@ -46,7 +44,8 @@ pub struct VerifyStep {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] if there is no store; that the folder cannot be listed. Everything else is a problem of the result.
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no store; that the folder cannot be listed. Everything else
+/// is a problem of the result.
 pub fn verify(
     folder: &Path,
     item: &mut dyn FnMut(&str, Bytes) -> Result<()>,
