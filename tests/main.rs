@@ -37,4 +37,5 @@ mod layers;
 mod licences;
 mod memory_broker;
 mod model;
+mod state;
 mod traps_sync;

@@ -5,11 +5,11 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::Claim;
 use super::disk::DiskFile;
 use super::frame::MEND;
 use super::manifest::{self, fenced, hex};
 use super::place::{Place, failed, numbered};
+use super::{Claim, HolderInfo, still};
 use crate::crash;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::RunNumber;
@@ -79,6 +79,16 @@ fn refuse_if_held(place: &Place, run: u64) -> Result<()> {
         place.folder
     );
     Err(Error::new(ErrorKind::Fenced, text))
+}
+
+/// Who has made the claim of a run, if it is there and says so.
+pub(super) fn holder(place: &Place, run: RunNumber) -> Result<Option<HolderInfo>> {
+    let path = place.claims().join(numbered(run.0));
+    let holder = place.read(&path)?.and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok());
+    Ok(holder.map(|Holder { process, host, .. }| {
+        let alive = still::is_alive(&path, process, &host);
+        HolderInfo { process, host, alive }
+    }))
 }
 
 /// Whether the claim of a run is there, as these processes know it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::claim;
 use super::disk::Disk;
 use super::log;
 use super::manifest::{self, Manifest};
@@ -12,7 +13,7 @@ use super::place::Place;
 use super::recover::{self, Cut, Items};
 use super::{Identity, Restored};
 use crate::epoch::Epoch;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::sink::{RunNumber, Slot};
 
 /// What a folder held when it was looked at. Its files may go on growing, and may be removed by compaction.
@@ -24,6 +25,8 @@ pub struct Inspection {
     pub identity: Identity,
     /// The runs whose claims are there, ascending: the last one may write.
     pub claims: Vec<RunNumber>,
+    /// Who has made the last claim; `None` if there is no claim, or none that says so.
+    pub holder: Option<HolderInfo>,
     /// The numbers of the manifests that are there, ascending: the last one counts.
     pub manifests: Vec<u64>,
     /// The run that has written the last manifest.
@@ -57,18 +60,31 @@ pub struct SegmentInfo {
     pub upper: Option<Epoch>,
 }
 
+/// The process that has claimed a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderInfo {
+    /// Its id on its host.
+    pub process: u32,
+    /// Its host.
+    pub host: String,
+    /// Whether it is alive, where that can be known from here: its lock is never touched to find out.
+    pub alive: Option<bool>,
+}
+
 /// Looks at a folder; writes nothing, not even a lock.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotFound`] if there is no store; [`ErrorKind::Store`] if it is damaged, or of a newer version, as a start would say.
+/// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no store; [`ErrorKind::Store`](crate::ErrorKind::Store) if it
+/// is damaged, or of a newer version, as a start would say.
 pub fn inspect(folder: PathBuf, disk: Arc<dyn Disk>) -> Result<Inspection> {
     let place = Place { disk, folder };
-    let Some(manifest) = manifest::newest(&place)? else {
-        let text = format!("there is no store in folder {:?}: no manifest", place.folder);
-        return Err(Error::new(ErrorKind::NotFound, text));
+    let Some(manifest) = manifest::newest(&place)? else { return Err(manifest::none(&place)) };
+    let claims: Vec<_> = place.numbers(&place.claims())?.into_iter().map(RunNumber).collect();
+    let holder = match claims.last() {
+        Some(run) => claim::holder(&place, *run)?,
+        None => None,
     };
-    let claims = place.numbers(&place.claims())?.into_iter().map(RunNumber).collect();
     let manifests = manifest::list(&place)?;
     let cut = recover::cut(&place, &manifest)?;
     let names = place.names(&place.segments())?;
@@ -83,6 +99,7 @@ pub fn inspect(folder: PathBuf, disk: Arc<dyn Disk>) -> Result<Inspection> {
         job,
         identity,
         claims,
+        holder,
         manifests,
         run,
         num_slots,
@@ -114,16 +131,33 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Store`] if a segment is damaged, or was removed by compaction since.
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if a segment is damaged, or was removed by compaction since.
     pub fn restored(&self) -> Result<Restored> {
         recover::load(&self.place, &self.cut, self.job)
+    }
+
+    /// The state is whole up to this epoch.
+    pub fn upper(&self) -> Epoch {
+        self.cut.upper
+    }
+
+    /// The first epoch of what counts in a segment that the last manifest lists; `None` if nothing does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) if the segment is damaged at its front.
+    pub fn lower(&self, segment: &SegmentInfo) -> Result<Option<Epoch>> {
+        let Some(segment) = self.cut.segments.iter().find(|other| other.name() == segment.file) else {
+            return Ok(None);
+        };
+        Ok(log::Reader::open(&self.place, segment, self.job)?.next()?.map(|view| view.lower))
     }
 
     /// Reads every byte that counts and checks it. Returns how many frames and bytes these are.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Store`] that names the first file and byte where something is wrong.
+    /// [`ErrorKind::Store`](crate::ErrorKind::Store) that names the first file and byte where something is wrong.
     pub fn verify(&self) -> Result<(u64, u64)> {
         let mut frames = 0;
         log::for_each(&self.place, &self.cut.segments, self.job, &mut |view| {
@@ -138,7 +172,7 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// Those of `item`, and [`ErrorKind::Store`] as in [`restored`](Self::restored).
+    /// Those of `item`, and [`ErrorKind::Store`](crate::ErrorKind::Store) as in [`restored`](Self::restored).
     pub fn items(&self, item: &mut dyn FnMut(&str, Bytes) -> Result<()>) -> Result<()> {
         recover::items(&self.place, &self.cut.segments, self.job, &mut |_| true, &mut |name, times, bytes| {
             (0..times).try_for_each(|_| item(name, bytes.clone()))

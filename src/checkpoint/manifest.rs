@@ -151,16 +151,29 @@ pub(super) fn list(place: &Place) -> Result<Vec<u64>> {
 pub(super) fn newest(place: &Place) -> Result<Option<Manifest>> {
     loop {
         let Some(number) = list(place)?.pop() else { return Ok(None) };
-        let path = place.manifests().join(numbered(number));
         // It may be removed as soon as there are many newer ones: then those count.
-        let Some(bytes) = place.read(&path)? else { continue };
-        let manifest = Manifest::decode(&bytes, &path)?;
-        if manifest.number != number {
-            let text = format!("{path:?} says that it is number {}; {MEND}", manifest.number);
-            return Err(Error::new(ErrorKind::Store, text));
+        if let Some(manifest) = read(place, number)? {
+            return Ok(Some(manifest));
         }
-        return Ok(Some(manifest));
     }
+}
+
+/// The one with this number; `None` if it is not there.
+pub(super) fn read(place: &Place, number: u64) -> Result<Option<Manifest>> {
+    let path = place.manifests().join(numbered(number));
+    let Some(bytes) = place.read(&path)? else { return Ok(None) };
+    let manifest = Manifest::decode(&bytes, &path)?;
+    if manifest.number != number {
+        let text = format!("{path:?} says that it is number {}; {MEND}", manifest.number);
+        return Err(Error::new(ErrorKind::Store, text));
+    }
+    Ok(Some(manifest))
+}
+
+/// The error of whoever looks for a store where there is none.
+pub(super) fn none(place: &Place) -> Error {
+    let text = format!("there is no store in folder {:?}: no manifest", place.folder);
+    Error::new(ErrorKind::NotFound, text)
 }
 
 /// Writes the next manifest, unless somebody else has written one of this number; whether it did. Durable after

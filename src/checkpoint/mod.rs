@@ -32,7 +32,8 @@
 //! A frame counts as durable only if after its append the claim still names this run: an older run that wakes up is
 //! [`Fenced`](crate::ErrorKind::Fenced), and what it had appended after the cut does not exist.
 //!
-//! [`FolderStore`] keeps all of it in a folder; [`inspect`](inspect()) reads one that belongs to somebody else.
+//! [`FolderStore`] keeps all of it in a folder; [`inspect`](inspect()) and [`verify`](verify()) read one that belongs to
+//! somebody else, whose job may be running.
 
 mod claim;
 mod compact;
@@ -45,8 +46,10 @@ mod log;
 mod manifest;
 mod place;
 mod recover;
+mod still;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::sync::Arc;
 
@@ -60,7 +63,9 @@ use crate::sink::{RunNumber, Slot};
 
 pub use disk::{Disk, DiskFile, LocalDisk};
 pub use folder::FolderStore;
-pub use inspect::{Inspection, SegmentInfo, inspect};
+pub use inspect::{HolderInfo, Inspection, SegmentInfo, inspect};
+pub use still::inspect_beside;
+pub use verify::{Verified, VerifyStep, verify};
 
 /// The right of one run to write to a store. Travels from worker 0 to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ Usage: syncline <COMMAND> ...
 
 Commands:
   sync                synchronize two topics; syncline sync --help lists its options
+  state ls|verify|show|export FOLDER  look at a folder of checkpoints; syncline state --help says more
   datasets list       list the data sets that can be made
   datasets make NAME  make one
 

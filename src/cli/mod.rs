@@ -9,6 +9,7 @@ mod positions;
 mod progress;
 mod properties;
 mod run;
+pub mod state;
 mod sync;
 pub mod table;
 #[cfg(test)]
@@ -32,13 +33,15 @@ pub const FAILED: u8 = 1;
 /// The exit code of a wrong command line or configuration.
 pub const USAGE: u8 = 2;
 
-const COMMANDS: [&str; 2] = ["sync", "datasets"];
+const COMMANDS: [&str; 3] = ["sync", "state", "datasets"];
 
 /// What a command line asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Run the synchronization job.
     Sync(Box<SyncConfig>),
+    /// Look at a folder of checkpoints.
+    State(state::StateCommand),
     /// Do something with data sets; with the arguments behind `datasets`.
     Datasets(Vec<String>),
     /// Print a text.
@@ -103,6 +106,8 @@ pub fn parse(args: &[String], outside: &Outside<'_>) -> Result<Command, Vec<Prob
         "sync" if asks("--help") => Ok(Command::Print(help::sync())),
         "sync" if asks("--version") => Ok(Command::Print(version())),
         "sync" => sync::config(rest, outside).map(|config| Command::Sync(Box::new(config))),
+        "state" if asks("--help") => Ok(Command::Print(state::HELP.to_owned())),
+        "state" => state::parse(rest).map(Command::State),
         "datasets" => Ok(Command::Datasets(rest.to_vec())),
         option if option.starts_with('-') => {
             let what = format!("\"{option}\" stands before the command");
@@ -111,7 +116,7 @@ pub fn parse(args: &[String], outside: &Outside<'_>) -> Result<Command, Vec<Prob
         other => {
             let fix = match table::closest(other, COMMANDS) {
                 Some(command) => format!("did you mean {command}?"),
-                None => format!("the commands are {}; syncline --help says more", COMMANDS.join(" and ")),
+                None => format!("the commands are {}; syncline --help says more", COMMANDS.join(", ")),
             };
             Err(vec![Problem::new(format!("there is no command \"{other}\""), fix)])
         }
@@ -127,8 +132,11 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let command = match parse(args, &Outside::new()) {
         Ok(command) => command,
         Err(problems) => {
-            let about =
-                if args.first().is_some_and(|arg| arg == "sync") { "syncline sync --help" } else { "syncline --help" };
+            let about = match args.first().map(String::as_str) {
+                Some("sync") => "syncline sync --help",
+                Some("state") => "syncline state --help",
+                _ => "syncline --help",
+            };
             // Nobody is left to be told when standard error is closed.
             let _ = writeln!(err, "{}{about} says more", help::problems(&problems));
             return USAGE;
@@ -140,6 +148,7 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
             let _ = out.write_all(text.as_bytes());
             Ok(())
         }
+        Command::State(command) => state::run(&command, out),
         Command::Datasets(args) => crate::datasets::run(&args, out),
         Command::Sync(config) => {
             for warning in &config.warnings {

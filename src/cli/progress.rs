@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use super::units::utc;
 use crate::message::Reason;
 use crate::observe::{AheadInput, Span};
 
@@ -153,7 +154,7 @@ fn reasons(dropped: &Dropped) -> impl Iterator<Item = (Reason, u64)> {
 }
 
 /// A number with its digits in groups of three.
-struct Grouped(u64);
+pub(super) struct Grouped(pub u64);
 
 impl fmt::Display for Grouped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,10 +174,7 @@ struct Clock(u64);
 
 impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match i64::try_from(self.0 / 1000).ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()) {
-            Some(time) => time.fmt(f),
-            None => f.write_str("after the year 9999"),
-        }
+        f.write_str(&utc(self.0 / 1000 * 1000))
     }
 }
 

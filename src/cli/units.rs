@@ -69,6 +69,14 @@ pub fn moment(text: &str) -> Result<u64, String> {
     u64::try_from(time.as_millisecond()).map_err(|_| format!("a time before 1970 is not possible: {FORMS}"))
 }
 
+/// A moment in milliseconds since the Unix epoch as people read it, in UTC.
+pub fn utc(milliseconds: u64) -> String {
+    match i64::try_from(milliseconds).ok().and_then(|time| jiff::Timestamp::from_millisecond(time).ok()) {
+        Some(time) => time.to_string(),
+        None => "after the year 9999".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

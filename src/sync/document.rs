@@ -161,7 +161,7 @@ fn text_or_base64(bytes: Option<&[u8]>) -> (Option<&str>, Option<String>) {
 }
 
 /// Standard base64 with padding ([RFC 4648](https://www.rfc-editor.org/rfc/rfc4648#section-4)).
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 use super::card::Position;
 use super::key::{Key, KeyHash};
 use super::record::Payload;
-use super::state::{MAX_TIME, State};
+use super::state::{MAX_TIME, Phase, State};
 use super::step::{Held, Part};
 use super::store::{Open, Store};
 use crate::checkpoint::ItemId;
@@ -48,12 +48,26 @@ pub(crate) struct WaitTimes {
 impl<P> Kept<P> {
     /// The key that the item is of. An item that goes has none: it is only ever looked for by its id.
     pub(crate) fn key_hash(&self) -> KeyHash {
-        match &self.item {
-            Some(Item::Waiting { key, .. } | Item::Held { key, .. } | Item::Finished { key, .. }) => key.hash(),
-            None => KeyHash::default(),
+        self.item.as_ref().map_or(KeyHash::default(), |item| item.key().hash())
+    }
+}
+
+impl<P> Item<P> {
+    /// The key that it is of.
+    pub(crate) fn key(&self) -> &Key {
+        match self {
+            Item::Waiting { key, .. } | Item::Held { key, .. } | Item::Finished { key, .. } => key,
         }
     }
 }
+
+/// How a key was finished that has records from these places, one for each side.
+pub(crate) fn finished_as(positions: &[Option<Position>]) -> Phase {
+    if positions.iter().all(Option::is_some) { Phase::Joined } else { Phase::Closed }
+}
+
+/// The collection of the synchronization job's keys.
+pub(crate) const KEYS: &str = "keys";
 
 /// A record is there once, whatever its key.
 fn waiting_id<P>(part: &Part<P>) -> ItemId {

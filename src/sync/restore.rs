@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::batch::Update;
 use super::counts::Counts;
-use super::kept::{Item, Kept, WaitTimes};
+use super::kept::{Item, Kept, WaitTimes, finished_as};
 use super::key::Key;
 use super::record::Payload;
 use super::state::Phase;
@@ -40,8 +40,7 @@ impl<P: Payload> Synchronizer<P> {
                 (held.delayed, held.deadline, held.cap) = (delayed, deadline, cap);
             }
             Some(Item::Finished { key, late, until, dropped, positions }) => {
-                let whole = positions.len() == self.rules.sides && positions.iter().all(Option::is_some);
-                let phase = if whole { Phase::Joined } else { Phase::Closed };
+                let phase = if positions.len() == self.rules.sides { finished_as(&positions) } else { Phase::Closed };
                 let mut store = self.store.borrow_mut();
                 let state = store.finish(&key, (phase, late, until), positions.into_iter());
                 if dropped > 0 {

@@ -15,6 +15,7 @@ use timely::dataflow::operators::vec::Map;
 use super::conserve::{Tally, conserve};
 use super::document::{Documents, dead_letter};
 use super::json::{Extractor, KeySink, Path};
+use super::kept::KEYS;
 use super::key::{Key, KeyBuilder, KeyTypes};
 use super::operator::synchronize_durably;
 use super::options::Options;
@@ -148,7 +149,7 @@ pub fn synchronize_topics<'s>(
         });
     }
     let records = records.expect("valid options have sides");
-    let synchronized = synchronize_durably(flow, records, "keys", options);
+    let synchronized = synchronize_durably(flow, records, KEYS, options);
     drop(synchronized.states); // nobody reads them, and an unused handle would keep every epoch apart
     conserve(flow, synchronized.counts, tally);
 
