@@ -55,7 +55,9 @@ impl Topics {
         let client: BaseConsumer = client().set("group.id", &self.prefix).create().expect("a client");
         let mut list = TopicPartitionList::new();
         for (topic, partitions) in [(&self.one, 2), (&self.two, 3)] {
-            (0..partitions).for_each(|partition| drop(list.add_partition(&topic.0, partition)));
+            for partition in 0..partitions {
+                list.add_partition(&topic.0, partition);
+            }
         }
         let list = client.committed_offsets(list, PATIENCE).expect("the broker answers");
         list.elements().iter().map(|element| element.offset().to_raw().unwrap_or(0).max(0) as u64).sum()

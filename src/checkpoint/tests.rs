@@ -52,8 +52,8 @@ fn frame(lower: Epoch, upper: Epoch, item: &str) -> Frame {
 fn items(store: &mut FolderStore) -> Vec<String> {
     let mut items = vec![];
     store
-        .items(Share { index: 0, peers: 1 }, &mut |_, _times, bytes| {
-            items.push(String::from_utf8(bytes.to_vec()).unwrap());
+        .items(Share { index: 0, peers: 1 }, &mut |_, times, bytes| {
+            (0..times).for_each(|_| items.push(String::from_utf8(bytes.to_vec()).unwrap()));
             Ok(())
         })
         .unwrap();

@@ -14,7 +14,7 @@ use crate::checkpoint::{Restored, SplitMark};
 use crate::commit::{CommitThread, Done, LastCommit, MOST_REJECTED};
 use crate::dataflow::align::InputTimes;
 use crate::dataflow::clock::Report;
-use crate::dataflow::marks::Marks;
+use crate::dataflow::marks::{Marks, Time};
 use crate::dataflow::{Arrived, Rejected};
 use crate::epoch::Epoch;
 use crate::ledger::Ledger;
@@ -109,6 +109,8 @@ pub(crate) struct TypedIntake<T: Data> {
     ended: bool,
     /// The largest time of splits that have gone.
     gone: InputTimes,
+    /// The times of those that went in the open epoch.
+    left: Vec<(SplitId, Time)>,
     /// Of the open epoch: records that entered, records refused by reason, timestamps not believed.
     records: u64,
     refused: [u64; Reason::ALL.len()],
@@ -149,6 +151,7 @@ impl<T: Data> TypedIntake<T> {
             opened: false,
             ended: false,
             gone: InputTimes::default(),
+            left: Vec::new(),
             records: 0,
             refused: Default::default(),
             ahead: 0,
@@ -177,6 +180,7 @@ impl<T: Data> TypedIntake<T> {
     fn leave(&mut self, leaves: impl Fn(&SplitState) -> bool) {
         for split in self.splits.iter().filter(|split| leaves(split)) {
             self.gone.high = self.gone.high.max(split.time.reached());
+            self.left.push((split.id, split.time.saved()));
         }
         self.splits.retain(|split| !leaves(split));
     }
@@ -339,8 +343,10 @@ impl<T: Data> Intake for TypedIntake<T> {
         }
         report.times.push(self.times(now));
         if let Some(marks) = &mut self.marks {
-            marks.close(epoch, self.splits.iter().map(|split| (split.id, split.time.saved())).collect());
+            let times = self.splits.iter().map(|split| (split.id, split.time.saved()));
+            marks.close(epoch, self.left.iter().copied().chain(times).collect());
         }
+        self.left.clear();
     }
 
     fn advance_to(&mut self, epoch: Epoch) {
