@@ -161,6 +161,9 @@ impl<T: Send + 'static> ReaderSpec<T> {
             true => self.start.clone(),
             false => resumed(&self.resume, &mine), // whatever was said: it was said to an earlier run
         };
+        if !self.resume.is_empty() && self.start != Position::COMMITTED && self.worker == 0 {
+            tracing::warn!(source = self.name, "the checkpoint says where to go on: the start position is not used");
+        }
         let Some(assignments) = self.persist(|| self.assignments(&mut *source, &mine, &start).map(Some))? else {
             return Ok(());
         };

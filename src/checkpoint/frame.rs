@@ -189,7 +189,7 @@ impl View {
             published: self.published,
             splits: self.splits.clone(),
             changes,
-            prepared: self.prepared.iter().map(|bytes| bytes.to_vec()).collect(),
+            prepared: self.prepared.clone(),
         })
     }
 }
@@ -249,7 +249,7 @@ pub(super) mod tests {
             published: u64,
             splits in prop::collection::vec(mark(), 0..4),
             changes in prop::collection::btree_map("[a-zä]{0,5}", prop::collection::vec(update(), 1..4), 0..4),
-            prepared in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..3),
+            prepared in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from), 0..3),
         ) -> Frame {
             let changes = changes.into_iter().map(|(collection, updates)| Changes { collection, updates }).collect();
             Frame { lower, upper, clock, published, splits, changes, prepared }

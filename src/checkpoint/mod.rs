@@ -167,7 +167,7 @@ pub struct Frame {
     /// The changes of state, for each collection that changed.
     pub changes: Vec<Changes>,
     /// What the sinks' writers gave to be published later, in the order of the sinks.
-    pub prepared: Vec<Vec<u8>>,
+    pub prepared: Vec<Bytes>,
 }
 
 /// What a writer prepared in an earlier run and had perhaps not published.
@@ -180,7 +180,7 @@ pub struct Pending {
     /// The first epoch after the range.
     pub upper: Epoch,
     /// What its writers gave, in the order of the sinks.
-    pub prepared: Vec<Vec<u8>>,
+    pub prepared: Vec<Bytes>,
 }
 
 /// What a store gives back at start: nothing at the first one. The items of state come apart, see [`Store::load`].

@@ -118,7 +118,7 @@ pub(super) fn load(place: &Place, cut: &Cut, job: u64) -> Result<Restored> {
             }
         }
         if view.upper > restored.published && view.prepared.iter().any(|prepared| !prepared.is_empty()) {
-            let prepared = view.prepared.iter().map(|bytes| bytes.to_vec()).collect();
+            let prepared = view.prepared.iter().map(|bytes| Bytes::copy_from_slice(bytes)).collect();
             restored.outbox.push(Pending { slot: view.slot, lower: view.lower, upper: view.upper, prepared });
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
@@ -25,7 +26,7 @@ use crate::sink::{Entity, NewSink, OutputRecord, Slot, Undelivered, Writer, Writ
 enum Command {
     Write { epoch: Epoch, entity: Entity, records: Vec<OutputRecord>, bytes: usize },
     Prepare(Range),
-    Publish(Range, Vec<u8>),
+    Publish(Range, Bytes),
 }
 
 /// What the threads of writers share with their worker.
@@ -43,7 +44,7 @@ pub(crate) struct WriterSpec {
 pub(crate) struct WriterThread {
     commands: Sender<Command>,
     ready: Receiver<()>,
-    prepared: Receiver<(Epoch, Vec<u8>)>,
+    prepared: Receiver<(Epoch, Bytes)>,
     published: Receiver<(Epoch, Undelivered)>,
     undurable: Arc<AtomicUsize>,
     thread: std::thread::JoinHandle<()>,
@@ -93,12 +94,12 @@ impl WriterThread {
     }
 
     /// The next answer to `prepare`: the lower end of the range, and the bytes.
-    pub fn poll_prepared(&self) -> Option<(Epoch, Vec<u8>)> {
+    pub fn poll_prepared(&self) -> Option<(Epoch, Bytes)> {
         self.prepared.try_recv().ok()
     }
 
     /// Asks to publish a range.
-    pub fn publish(&self, range: Range, prepared: Vec<u8>) {
+    pub fn publish(&self, range: Range, prepared: Bytes) {
         let _ = self.commands.send(Command::Publish(range, prepared));
     }
 
@@ -116,7 +117,7 @@ impl WriterThread {
 
 struct Answers {
     ready: Sender<()>,
-    prepared: Sender<(Epoch, Vec<u8>)>,
+    prepared: Sender<(Epoch, Bytes)>,
     published: Sender<(Epoch, Undelivered)>,
     held: Arc<AtomicUsize>,
     wake: Wake,
@@ -150,7 +151,7 @@ impl WriterSpec {
                 }
                 Command::Prepare(Range { lower, upper }) => {
                     let prepared = writer.prepare(lower, upper)?;
-                    let _ = answers.prepared.send((lower, prepared));
+                    let _ = answers.prepared.send((lower, prepared.into()));
                     (answers.wake)();
                 }
                 Command::Publish(Range { lower, upper }, prepared) => {

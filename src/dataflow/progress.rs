@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde::{Deserialize, Serialize};
 use timely::container::CapacityContainerBuilder;
@@ -147,7 +148,7 @@ fn decide<'s>(
 }
 
 /// A range and what each writer gave for it.
-type Prepared = (Range, Vec<Vec<u8>>);
+type Prepared = (Range, Vec<Bytes>);
 
 /// Asks the writers what the checkpoint must keep.
 fn prepare<'s>(
@@ -158,7 +159,7 @@ fn prepare<'s>(
     let stream = ranges.unary::<CapacityContainerBuilder<Vec<Prepared>>, _, _, _>(Pipeline, "Prepare", |_, info| {
         address = Some(info.address);
         // Ranges that the writers have not all answered: the answers so far, in the order of the writers.
-        let mut open: BTreeMap<Epoch, (Capability<Epoch>, Range, Vec<Option<Vec<u8>>>)> = BTreeMap::new();
+        let mut open: BTreeMap<Epoch, (Capability<Epoch>, Range, Vec<Option<Bytes>>)> = BTreeMap::new();
         move |input, output| {
             input.for_each(|capability, ranges| {
                 for range in ranges.drain(..) {

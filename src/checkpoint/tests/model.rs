@@ -104,7 +104,7 @@ pub fn range(random: &mut Random, lower: Epoch, num_slots: usize, published: Epo
                 });
             }
         }
-        let prepared = (0..random.below(3)).map(|_| vec![7; random.below(4) as usize]).collect();
+        let prepared = (0..random.below(3)).map(|_| Bytes::from(vec![7; random.below(4) as usize])).collect();
         frames.push(Frame { lower, upper, clock: upper * 10, published, splits, changes: changes.collect(), prepared });
     }
     live.retain(|_, count| *count != 0);

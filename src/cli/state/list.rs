@@ -112,7 +112,7 @@ fn line(segment: &SegmentInfo, lower: Option<Epoch>) -> String {
 fn outbox(restored: &Restored, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "outbox   {} entries not known to be published", restored.outbox.len())?;
     for pending in &restored.outbox {
-        let bytes: usize = pending.prepared.iter().map(Vec::len).sum();
+        let bytes: usize = pending.prepared.iter().map(bytes::Bytes::len).sum();
         let range = format!("[{}, {})", pending.lower, pending.upper);
         writeln!(out, "  worker {}, {range}, {} bytes", pending.slot.0, Grouped(bytes as u64))?;
     }
