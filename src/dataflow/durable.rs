@@ -11,7 +11,6 @@
 //! checkpoints and counters ignore what happens at that epoch: it was done before.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -68,8 +67,7 @@ impl<D: Data> ItemCodec<D> for Bincode {
 /// The changes of one collection that are in no frame yet.
 struct Kept {
     name: String,
-    /// In the order of their epochs, as far as one worker's are.
-    updates: VecDeque<(Epoch, ItemUpdate)>,
+    updates: Vec<(Epoch, ItemUpdate)>,
 }
 
 /// The changes of all durable collections of a worker that are in no frame yet.
@@ -83,7 +81,20 @@ pub(crate) struct Keeper {
 impl Keeper {
     fn add(&self, collection: usize, epoch: Epoch, update: ItemUpdate) {
         self.bytes.set(self.bytes.get() + update.bytes.len());
-        self.collections.borrow_mut()[collection].updates.push_back((epoch, update));
+        self.collections.borrow_mut()[collection].updates.push((epoch, update));
+    }
+
+    /// Refuses a name that is there twice: the items of one would come back in the other.
+    pub fn check(&self) -> Result<()> {
+        let collections = self.collections.borrow();
+        let twice = |index: usize| collections[..index].iter().any(|other| other.name == collections[index].name);
+        match (0..collections.len()).find(|index| twice(*index)) {
+            Some(index) => {
+                let text = format!("two durable collections are called \"{}\": rename one", collections[index].name);
+                Err(Error::new(ErrorKind::Config, text))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Bytes that wait to be put into a frame.
@@ -95,17 +106,10 @@ impl Keeper {
     pub fn take_below(&self, upper: Epoch) -> Vec<Changes> {
         let mut taken = vec![];
         for kept in self.collections.borrow_mut().iter_mut() {
-            let mut updates = vec![];
-            // Epochs are complete in their order, but what is still open may stand between them.
-            if kept.updates.iter().all(|(epoch, _)| *epoch < upper) {
-                updates.extend(std::mem::take(&mut kept.updates).into_iter().map(|(_, update)| update));
-            } else {
-                let (below, rest) =
-                    std::mem::take(&mut kept.updates).into_iter().partition(|(epoch, _)| *epoch < upper);
-                kept.updates = rest;
-                let below: VecDeque<(Epoch, ItemUpdate)> = below;
-                updates.extend(below.into_iter().map(|(_, update)| update));
-            }
+            let (below, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut kept.updates).into_iter().partition(|(epoch, _)| *epoch < upper);
+            kept.updates = rest;
+            let mut updates: Vec<ItemUpdate> = below.into_iter().map(|(_, update)| update).collect();
             let bytes: usize = updates.iter().map(|update| update.bytes.len()).sum();
             self.bytes.set(self.bytes.get() - bytes);
             net(&mut updates);
@@ -176,14 +180,14 @@ pub(crate) fn keep<'s, D: Data, C: ItemCodec<D>>(
     let keeper = Rc::clone(keeper);
     let index = {
         let mut collections = keeper.collections.borrow_mut();
-        collections.push(Kept { name: name.to_owned(), updates: VecDeque::new() });
+        collections.push(Kept { name: name.to_owned(), updates: vec![] });
         collections.len() - 1
     };
     updates.unary::<CapacityContainerBuilder<Vec<Mark>>, _, _, _>(Pipeline, "Keep", move |_capability, _info| {
         let mut blocks = crate::blocks::Blocks::new(BLOCK);
         move |input, output| {
             input.for_each(|capability, updates| {
-                if *capability.least().expect(TIMED) != rebuild.unwrap_or(Epoch::MAX) {
+                if Some(*capability.least().expect(TIMED)) != rebuild {
                     output.session(&capability).give(0);
                 }
                 for (item, epoch, diff) in updates.drain(..).filter(|(_, epoch, _)| Some(*epoch) != rebuild) {
@@ -215,7 +219,7 @@ impl<'s> Flow<'s> {
     /// A collection that outlives the job: what it held in the last checkpoint, and these updates, which the next ones will hold.
     ///
     /// Restored items enter at one epoch, before anything is read; the updates of that epoch are ignored, so what follows from
-    /// restored items alone may go in a circle. Names must differ, and stay the same from version to version of a program.
+    /// restored items alone may go in a circle. Names must differ, or the job does not start, and stay the same from version to version of a program.
     /// Without a store it is the collection itself.
     pub fn durable<D: Data, C: ItemCodec<D>>(
         &mut self,
@@ -286,7 +290,7 @@ mod tests {
     #[test]
     fn a_frame_gets_the_net_changes_of_its_epochs() {
         let keeper = Keeper::default();
-        keeper.collections.borrow_mut().push(Kept { name: "some".into(), updates: VecDeque::new() });
+        keeper.collections.borrow_mut().push(Kept { name: "some".into(), updates: vec![] });
         keeper.add(0, 1, update(5, 1, "five"));
         keeper.add(0, 1, update(3, 1, "three"));
         keeper.add(0, 3, update(3, 1, "three"));

@@ -405,6 +405,7 @@ fn build_worker(
                 restores: vec![],
             };
             build(&mut flow)?;
+            flow.keeper.check()?;
             if flow.marks.is_empty() {
                 let text =
                     "the dataflow has neither an output nor a completion: nobody could tell when an epoch is done";

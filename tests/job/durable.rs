@@ -240,3 +240,21 @@ fn downtime_lets_no_deadline_pass_and_what_waits_comes_back_once() {
     assert_eq!((totals.counts.restored_records, totals.difference()), (2, 0), "{totals:?}");
     assert_eq!(pair.values("joined").len(), 1);
 }
+
+#[test]
+fn two_collections_of_one_name_are_refused() {
+    let (broker, folder) = (MemoryBroker::new(), tempfile::tempdir().unwrap());
+    broker.create_topic("words", 1);
+    let source = broker.source("words", &options()).unwrap();
+    let input = Input::new("words", source, Json::<String>::codec());
+    let job = Job::new("twice").store(store(folder.path())).retry(eager());
+    let running = Running::start(job, 2, move |flow| {
+        let words = flow.collection(&input)?;
+        let once = flow.durable(words, "words", Bincode);
+        let twice = flow.durable(once, "words", Bincode);
+        flow.complete(twice.inner);
+        Ok(())
+    });
+    let error = running.join().unwrap_err();
+    assert!(error.kind() == ErrorKind::Config && error.to_string().contains("\"words\""), "{error}");
+}
