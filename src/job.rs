@@ -1,10 +1,10 @@
 //! A job: a dataflow between sources and sinks, on the workers of one process or of many.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::checkpoint::{Identity, NewStore, NullStore};
+use crate::cluster::{self, CONNECT_TIMEOUT, End, PEER_TIMEOUT, Terms};
 use crate::control::Control;
 use crate::dataflow::{Flow, JobContext, run_worker};
 use crate::epoch::{Clock, SteadyClock, SystemClock};
@@ -39,6 +39,8 @@ use crate::split_time::TimeMode;
 /// ```
 pub struct Job {
     context: JobContext,
+    peer_timeout: Duration,
+    connect_timeout: Duration,
 }
 
 impl std::fmt::Debug for Job {
@@ -70,6 +72,8 @@ impl Job {
                 take_over: false,
                 accept_changes: false,
             },
+            peer_timeout: PEER_TIMEOUT,
+            connect_timeout: CONNECT_TIMEOUT,
         }
     }
 
@@ -147,7 +151,7 @@ impl Job {
     }
 
     /// What the state depends on, by name, such as the fields of a key: a checkpoint of other settings is refused, unless changes are
-    /// accepted.
+    /// accepted, and so is another process of the job that was started with other settings.
     #[must_use]
     pub fn settings(mut self, settings: Vec<(String, String)>) -> Self {
         self.context.identity.settings = settings;
@@ -165,6 +169,21 @@ impl Job {
     #[must_use]
     pub fn take_over(mut self, take_over: bool) -> Self {
         self.context.take_over = take_over;
+        self
+    }
+
+    /// How long nothing may be heard of another process of the job before this one ends (see [`cluster`]). Default: 30 seconds;
+    /// [`Duration::MAX`] is for ever.
+    #[must_use]
+    pub fn peer_timeout(mut self, peer_timeout: Duration) -> Self {
+        self.peer_timeout = peer_timeout;
+        self
+    }
+
+    /// How long the processes of the job may take to meet. Default: a minute; [`Duration::MAX`] is for ever.
+    #[must_use]
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
         self
     }
 
@@ -200,28 +219,32 @@ impl Job {
 
     /// Runs the job until its inputs end, it is stopped, or it fails. Every worker builds the same dataflow.
     ///
-    /// The configuration is timely's: [`timely::Config::from_args`] reads it from `-w`, `-n`, `-p` and `-h`.
+    /// The configuration is timely's: [`timely::Config::from_args`] reads it from `-w`, `-n`, `-p` and `-h`. How several processes
+    /// find each other, and what happens when one is gone, is on the page of [`cluster`]. A job that is stopped before its processes
+    /// have met has done nothing, and that is no error.
     ///
     /// # Errors
     ///
-    /// The first failure of any worker or thread of this process.
+    /// The first failure of any worker or thread of this process; [`ErrorKind::Cluster`] if the processes do not meet, or one is
+    /// lost.
     pub fn run<F>(self, config: timely::Config, build: F) -> Result<()>
     where
         F: for<'s> Fn(&mut Flow<'s>) -> Result<()> + Send + Sync + 'static,
     {
-        let context = Arc::new(self.context);
+        let Job { context, peer_timeout, connect_timeout } = self;
+        let Identity { job, settings } = context.identity.clone();
+        let terms = Terms { job, settings, peer_timeout, connect_timeout };
+        let context = Arc::new(context);
         let shared = Arc::clone(&context);
-        let failed = |text: String| Error::new(ErrorKind::Cluster, text);
-        let workers = timely::execute(config, move |worker| run_worker(worker, &shared, &build))
-            .map_err(|text| failed(format!("the workers cannot be started: {text}")))?;
-        // Timely's threads panic when the connection to another process breaks, and so does who waits for them.
-        let ends = catch_unwind(AssertUnwindSafe(|| workers.join().iter().all(Result::is_ok)));
-        match (context.control.take_failure(), ends) {
-            (Some(error), _) => Err(error),
-            (None, Ok(true)) => Ok(()),
-            (None, Ok(false)) => Err(failed("a worker panicked; its message is on standard error".to_owned())),
-            (None, Err(_)) => {
-                Err(failed("the connection to another process of the job was lost: it has ended".to_owned()))
+        let end = cluster::run(config, &terms, &context.control, move |worker| run_worker(worker, &shared, &build));
+        if let Some(error) = context.control.take_failure() {
+            return Err(error);
+        }
+        match end? {
+            End::Ended | End::NotBegun => Ok(()),
+            End::Panicked => {
+                let text = "a worker panicked; its message is on standard error";
+                Err(Error::new(ErrorKind::Cluster, text))
             }
         }
     }

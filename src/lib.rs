@@ -19,6 +19,7 @@
 //! - [`source`], [`sink`], [`checkpoint`]: the contracts, for brokers and stores of your own; `conformance` (a feature) has each
 //!   promise as a function.
 //! - [`split_time`]: what the job's clock promises.
+//! - [`cluster`]: several processes: how they meet, and notice that one is gone.
 //!
 //! # Guarantees
 //!
@@ -56,6 +57,7 @@ pub mod pacing;
 pub mod retry;
 pub mod ledger;
 
+pub mod cluster;
 pub mod dataflow;
 pub mod sync;
 

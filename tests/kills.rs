@@ -85,6 +85,7 @@ fn job(data: &Path, out: &Path, store: &Path, workers: &str) -> Result<()> {
     let [joined, delay, dead] = OUTPUTS.map(str::to_owned);
     let outputs = TopicOutputs { sink, joined, delay: Some(delay), dead_letter: Some(dead) };
     let mut job = Job::new("kills")
+        .connect_timeout(Duration::from_secs(5)) // one may be killed before the others know it
         .time_mode(TimeMode::Event { max_disorder: Duration::from_secs(5), idle_after: Duration::from_secs(60) })
         .pacing(Pacing { max_records: 128, ..Pacing::default() });
     if !store.as_os_str().is_empty() {
@@ -134,20 +135,13 @@ impl Scene {
         (0..processes).map(start).collect()
     }
 
-    /// Waits for the end of all processes; their exit codes. Others than one that was killed are killed too if they do not end:
-    /// before all have met, nobody can tell them.
+    /// Waits for the end of all processes; their exit codes.
     fn wait(&self, mut children: Vec<Child>) -> Vec<Option<i32>> {
-        const ALONE: Duration = Duration::from_millis(300);
         let start = Instant::now();
-        let mut killed = None;
         loop {
             let states: Vec<_> = children.iter_mut().map(|child| child.try_wait().unwrap()).collect();
             if states.iter().all(Option::is_some) {
                 return states.into_iter().map(|status| status.unwrap().code()).collect();
-            }
-            let died = states.iter().flatten().any(|status| status.code().is_none());
-            if died && killed.get_or_insert_with(Instant::now).elapsed() > ALONE {
-                children.iter_mut().for_each(|child| child.kill().unwrap());
             }
             if start.elapsed() > DEADLINE {
                 children.iter_mut().for_each(|child| child.kill().unwrap());

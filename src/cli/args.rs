@@ -63,6 +63,16 @@ impl Given {
         self.settings.iter().filter(move |option| option.flag.name == name).map(|option| option.value.as_str())
     }
 
+    /// The options as arguments again, without some.
+    pub fn to_args(&self, without: &[&str]) -> Vec<String> {
+        let kept = self.settings.iter().filter(|option| !without.contains(&option.flag.name));
+        let written = kept.map(|Setting { flag, value, .. }| match flag.value {
+            Some(_) => format!("--{}={value}", flag.name),
+            None => format!("--{}", flag.name),
+        });
+        written.collect()
+    }
+
     /// Whether an option was given, and by its letter.
     pub fn by_letter(&self, name: &str) -> bool {
         self.settings.iter().any(|option| option.flag.name == name && option.by_letter)

@@ -80,6 +80,12 @@ pub struct SyncConfig {
     pub accept_changes: bool,
     /// The workers of the job.
     pub workers: Workers,
+    /// How long the processes of the job may take to meet.
+    pub connect_timeout: Duration,
+    /// How long nothing may be heard of a process; `None` for ever.
+    pub peer_timeout: Option<Duration>,
+    /// The job runs in processes of its own, which are watched.
+    pub supervision: Option<Supervision>,
     /// What to say at the start, because somebody may expect something else.
     pub warnings: Vec<String>,
 }
@@ -201,6 +207,19 @@ pub struct Workers {
     pub process: usize,
     /// The same and timely's other options, as arguments for timely's parser.
     pub args: Vec<String>,
+}
+
+/// How the processes of a job are watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Supervision {
+    /// The arguments of a process, behind `sync`, without its index and addresses.
+    pub args: Vec<String>,
+    /// All processes of the job, not only the one of this index: the addresses of the hostfile, or `None` for any.
+    pub all: Option<Option<Vec<String>>>,
+    /// How many restarts in a row there are at most; `None` for any number.
+    pub restarts: Option<u32>,
+    /// The longest wait before a restart.
+    pub restart_delay: Duration,
 }
 
 /// What time the deadlines follow.

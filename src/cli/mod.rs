@@ -8,8 +8,10 @@ pub mod log;
 mod positions;
 mod progress;
 mod properties;
+mod restart;
 mod run;
 pub mod state;
+mod supervise;
 mod sync;
 pub mod table;
 #[cfg(test)]
@@ -151,8 +153,10 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> u8 {
         Command::State(command) => state::run(&command, out),
         Command::Datasets(args) => crate::datasets::run(&args, out),
         Command::Sync(config) => {
-            for warning in &config.warnings {
-                let _ = writeln!(err, "syncline: warning: {warning}");
+            if config.supervision.is_some() || !supervise::is_supervised() {
+                for warning in &config.warnings {
+                    let _ = writeln!(err, "syncline: warning: {warning}");
+                }
             }
             run::run(*config, out)
         }

@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 
 use super::config::{ClockMode, SyncConfig};
 use super::progress::{Conservation, Status};
-use super::units;
+use super::{supervise, units};
 use crate::broker;
 use crate::checkpoint::{FolderStore, LocalDisk, Store};
 use crate::control::Control;
@@ -50,12 +50,17 @@ struct Plan {
 pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     super::log::start().map_err(|problem| Error::config(&[problem.to_string()]))?;
     let Plan { sides, outputs, options, timely, clock } = plan(&config)?;
+    if let Some(supervision) = &config.supervision {
+        return supervise::run(supervision, &config.workers);
+    }
     let mode = match config.clock {
         ClockMode::Auto => TimeMode::Auto { window: config.window },
         ClockMode::Event { max_disorder, idle_after } => TimeMode::Event { max_disorder, idle_after },
     };
     let mut job = Job::new(config.group.clone()).clock(Arc::clone(&clock)).time_mode(mode).max_ahead(config.max_ahead);
     job = job.max_drift(config.max_drift).stuck_after(config.stuck_after.unwrap_or(Duration::MAX));
+    job = job.connect_timeout(config.connect_timeout).peer_timeout(config.peer_timeout.unwrap_or(Duration::MAX));
+    job = job.settings(config.settings());
     if let Some(bytes) = config.max_state_bytes {
         job = job.max_state_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
@@ -67,17 +72,23 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
             tracing::info!(folder = %folder.display(), "checkpoints are kept");
             let store =
                 move |slot| Box::new(FolderStore::new(folder.clone(), Arc::new(LocalDisk), slot)) as Box<dyn Store>;
-            job = job.store(Arc::new(store)).settings(config.settings());
-            job = job.take_over(config.take_over).accept_changes(config.accept_changes);
+            job = job.store(Arc::new(store)).take_over(config.take_over).accept_changes(config.accept_changes);
         }
         None => tracing::info!(
             "no --backendFolder: nothing is kept, a restart reads again from the committed offsets and may repeat output"
         ),
     }
     let tally = Arc::new(Tally::default());
-    let started = Arc::new(AtomicBool::new(false));
     let status = job.status();
+    let started = Arc::new(AtomicBool::new(config.workers.processes > 1)); // who has others tells them
     handle_signals(job.control(), Arc::clone(&tally), Arc::clone(&status), Arc::clone(&started))?;
+    if supervise::is_supervised() {
+        let control = job.control();
+        supervise::when_alone(move || {
+            tracing::warn!("the supervisor is gone");
+            stop(&control);
+        });
+    }
     let leads = config.workers.process == 0;
     let progress = leads.then(|| Progress::start(&job, Arc::clone(&tally), clock)).flatten();
     let counted = Arc::clone(&tally);
@@ -163,22 +174,25 @@ fn handle_signals(
             } else if std::mem::replace(&mut told, true) {
                 std::process::exit(i32::from(super::FAILED));
             } else {
-                control.stop();
-                tracing::info!("stopping: nothing more is read, what was read is published and committed");
+                stop(&control);
                 if !started.load(Ordering::SeqCst) {
-                    std::process::exit(i32::from(super::DONE)); // other processes have not come: nothing was read
+                    std::process::exit(i32::from(super::DONE)); // nothing was read
                 }
-                thread::spawn(|| {
-                    thread::sleep(STOP_WITHIN);
-                    say(&format!(
-                        "syncline: the job did not stop within {STOP_WITHIN:?}; what was not committed comes again"
-                    ));
-                    std::process::exit(i32::from(super::FAILED));
-                });
             }
         }
     });
     Ok(())
+}
+
+/// Stops the job; ends the process if that takes too long.
+fn stop(control: &Control) {
+    control.stop();
+    tracing::info!("stopping: nothing more is read, what was read is published and committed");
+    thread::spawn(|| {
+        thread::sleep(STOP_WITHIN);
+        say(&format!("syncline: the job did not stop within {STOP_WITHIN:?}; what was not committed comes again"));
+        std::process::exit(i32::from(super::FAILED));
+    });
 }
 
 /// Prints a line on standard error, if it is still there.

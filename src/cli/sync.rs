@@ -7,6 +7,7 @@ use super::config::{ClockMode, Input, SyncConfig};
 use super::table::{FLAGS, Group, closest};
 use super::{Outside, brokers, properties, units, workers};
 use crate::broker::{self, CreateTopics};
+use crate::cluster;
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::split_time::TimeMode;
@@ -115,6 +116,13 @@ impl Reader<'_> {
                         are not committed";
             warnings.push(what.to_owned());
         }
+        let workers = workers::read(self);
+        let supervision = workers::supervision(self, &workers);
+        if backend_folder.is_none() && supervision.as_ref().is_some_and(|supervision| supervision.restarts != Some(0)) {
+            let what = "--restart without --backendFolder: a restart reads again what was not committed, or everything from --start, \
+                        and may repeat outputs";
+            warnings.push(what.to_owned());
+        }
         let (start, until) = (self.start(&inputs), self.until());
         self.times_of_files(&inputs, timestamp_field.is_some(), clock, &start, until);
         let kafka = properties::read(self, outside.env);
@@ -157,7 +165,10 @@ impl Reader<'_> {
             backend_folder,
             take_over: self.given.get("take_over").is_some(),
             accept_changes: self.given.get("accept_changes").is_some(),
-            workers: workers::read(self),
+            workers,
+            connect_timeout: self.duration("connect_timeout").unwrap_or(cluster::CONNECT_TIMEOUT),
+            peer_timeout: self.peer_timeout(),
+            supervision,
             warnings,
             inputs,
         }
@@ -395,6 +406,17 @@ impl Reader<'_> {
             }
         }
         (on_null, on_bad_record)
+    }
+
+    fn peer_timeout(&mut self) -> Option<Duration> {
+        const SHORTEST: Duration = Duration::from_secs(1); // a machine under load does not keep to less
+        match self.duration_or_off("peer_timeout").unwrap_or(Some(cluster::PEER_TIMEOUT)) {
+            Some(timeout) if timeout < SHORTEST => {
+                self.problem(format!("--peer_timeout {timeout:?}"), "it must be at least 1s, or off");
+                None
+            }
+            timeout => timeout,
+        }
     }
 
     fn max_records(&mut self) -> Option<u64> {

@@ -40,6 +40,8 @@ pub enum Group {
     Brokers,
     /// Workers and processes: timely's own options, with its letters.
     Workers,
+    /// Processes that lose each other, and restarts.
+    Cluster,
     /// Options of the FASTEN job that only mean something to Flink.
     Compatibility,
     /// The rest.
@@ -48,7 +50,7 @@ pub enum Group {
 
 impl Group {
     /// Every group, in the order of the help.
-    pub const ALL: [(Group, &str); 11] = [
+    pub const ALL: [(Group, &str); 12] = [
         (Required, "Required"),
         (Outputs, "Outputs"),
         (Records, "Keys and values"),
@@ -58,6 +60,7 @@ impl Group {
         (State, "State that survives"),
         (Brokers, "Brokers"),
         (Workers, "Workers and processes (the options and letters of timely)"),
+        (Cluster, "Processes that end or lose each other (they talk in plain text: use a network that you trust)"),
         (Compatibility, "Compatibility with the FASTEN job"),
         (Other, "Other"),
     ];
@@ -87,7 +90,9 @@ impl Flag {
     }
 }
 
-use Group::{Brokers, Compatibility, Other, Outputs, Policies, Positions, Records, Required, State, Time, Workers};
+use Group::{
+    Brokers, Cluster, Compatibility, Other, Outputs, Policies, Positions, Records, Required, State, Time, Workers,
+};
 
 /// Every option of `syncline sync`.
 #[rustfmt::skip]
@@ -145,10 +150,16 @@ pub const FLAGS: &[Flag] = &[
     flag(Workers, "processes", "NUMBER", "1", "processes of the job").letter('n'),
     flag(Workers, "process", "INDEX", "0", "which of them this process is").letter('p'),
     flag(Workers, "hostfile", "FILE", "localhost:2101 and up", "a file with the address of each process, one a line").letter('h'),
-    flag(Workers, "report", "", "", "report the progress of connecting").letter('r'),
+    flag(Workers, "report", "", "", "accepted, as timely has it; who has come is always on the log").letter('r'),
     flag(Workers, "zerocopy", "", "", "exchange bytes between the threads of a process").letter('z'),
     flag(Workers, "progress-mode", "eager|demand", "demand", "when progress is told to other workers"),
     flag(Workers, "idle-spin", "MICROSECONDS", "10", "how long an idle worker polls before it sleeps"),
+
+    flag(Cluster, "connect_timeout", "DURATION", "1m", "how long the processes may take to meet; then the job ends, and says who was missing"),
+    flag(Cluster, "peer_timeout", "DURATION|off", "30s", "a process of which nothing was heard for so long (stopped, cut off) is given up, and the job ends; one that is killed is noticed at once"),
+    flag(Cluster, "supervise", "", "", "start all -n processes of the job here and watch them: when one fails, the others are ended; addresses are those of -h, else on 127.0.0.1, from port 2101 if these are free"),
+    flag(Cluster, "restart", "NUMBER|forever", "0", "start a job that has failed, was killed or has lost a process again, so often in a row (a run of 10 minutes counts anew); with --supervise all processes together, else this one; wrong options and configurations are not tried again"),
+    flag(Cluster, "restart_delay", "DURATION", "10s", "the longest wait before a restart: 1s, 2s, 4s and so on up to it"),
 
     flag(Compatibility, "parallelism", "NUMBER", "processes x threads", "the total number of workers"),
     flag(Compatibility, "production", "", "", "keep state in the folder of FASTEN's job: --backendFolder /mnt/fasten/flink"),

@@ -36,7 +36,7 @@ fn parsed(line: &str) -> Result<SyncConfig, Vec<String>> {
 }
 
 /// The configuration of the base with more options.
-fn with(more: &str) -> SyncConfig {
+pub(super) fn with(more: &str) -> SyncConfig {
     parsed(&format!("{BASE} {more}")).unwrap_or_else(|problems| panic!("{more}: {problems:#?}"))
 }
 
@@ -46,7 +46,7 @@ fn problems(more: &str) -> Vec<String> {
 }
 
 /// The only problem of the base with more options, which must have all these parts.
-fn problem(more: &str, parts: &[&str]) {
+pub(super) fn problem(more: &str, parts: &[&str]) {
     let problems = problems(more);
     assert_eq!(problems.len(), 1, "{more}: {problems:#?}");
     for part in parts {

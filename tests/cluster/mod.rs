@@ -1,8 +1,13 @@
 //! Real processes of the binary, on files: the same outputs whatever the number of processes, of workers, and whatever their wall
 //! clocks say; how they end.
 //!
+//! How processes meet and lose each other is in `lost.rs`, how they are started again in `supervise.rs`.
+//!
 //! Would catch: a process that is ahead or behind and holds the others back or gives records up, a worker without splits,
 //! a split that is never found, a signal that is not obeyed.
+
+mod lost;
+mod supervise;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -46,6 +51,11 @@ pub fn free_ports(count: usize) -> Vec<u16> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
+/// Addresses that were free a moment ago.
+fn addresses(count: usize) -> Vec<String> {
+    free_ports(count).iter().map(|port| format!("127.0.0.1:{port}")).collect()
+}
+
 impl Cluster {
     /// Starts processes of so many workers; the wall clock of process `i` is off by `(i % 3 - 1) * skew` seconds.
     fn start(args: &[String], processes: usize, workers: usize, skew: i64) -> Self {
@@ -54,21 +64,32 @@ impl Cluster {
 
     /// The same with outputs below a folder that is there.
     fn start_in(dir: TempDir, args: &[String], processes: usize, workers: usize, skew: i64) -> Self {
-        let hosts: String = free_ports(processes).iter().map(|port| format!("127.0.0.1:{port}\n")).collect();
-        fs::write(dir.path().join("hosts"), hosts).unwrap();
-        let children = (0..processes).map(|process| {
-            let file = |name: &str| File::create(dir.path().join(format!("{name}-{process}"))).unwrap();
-            let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
-            command.args(args).args(["-w", &workers.to_string()]);
-            command.args(["--output_brokers", &format!("file:{}", dir.path().join("out").display())]);
+        let mut cluster = Cluster { children: vec![], dir };
+        let hosts = cluster.write_hosts("hosts", &addresses(processes));
+        for process in 0..processes {
+            let mut args = args.to_vec();
             if processes > 1 {
-                command.args(["-n", &processes.to_string(), "-p", &process.to_string()]);
-                command.arg("-h").arg(dir.path().join("hosts"));
+                args.extend(words(&format!("-n {processes} -p {process} -h {}", hosts.display())));
             }
-            command.env("SYNCLINE_CLOCK_OFFSET", format!("{}s", (process as i64 % 3 - 1) * skew));
-            command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap()
-        });
-        Cluster { children: children.collect(), dir }
+            args.extend(words(&format!("-w {workers}")));
+            cluster.spawn(&args, (process as i64 % 3 - 1) * skew);
+        }
+        cluster
+    }
+
+    fn write_hosts(&self, name: &str, addresses: &[String]) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, addresses.join("\n") + "\n").unwrap();
+        path
+    }
+
+    /// Starts one more process, whose wall clock is off by so many seconds; its outputs have its number, in the order of starts.
+    fn spawn(&mut self, args: &[String], skew: i64) {
+        let file = |name: &str| File::create(self.dir.path().join(format!("{name}-{}", self.children.len()))).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
+        command.args(args).args(["--output_brokers", &format!("file:{}", self.dir.path().join("out").display())]);
+        command.env("SYNCLINE_CLOCK_OFFSET", format!("{skew}s"));
+        self.children.push(command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap());
     }
 
     fn text(&self, name: &str) -> String {
@@ -267,7 +288,10 @@ fn a_process_that_is_killed_ends_the_others() {
     cluster.signal(1, "KILL");
     assert_eq!(cluster.wait(DEADLINE), [Some(1), None, Some(1)]);
     let said = cluster.text("stderr-0");
-    assert!(said.contains("syncline: the connection to another process of the job was lost"), "{said}");
+    let named =
+        said.contains("syncline: the connection to process 1 (127.0.0.1:") && said.contains("was lost: it has ended");
+    assert!(named || said.contains("syncline: a worker of the job has failed"), "{said}"); // told by process 2
+    assert!(!said.contains("panicked"), "{said}");
 }
 
 #[test]

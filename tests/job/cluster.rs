@@ -53,6 +53,26 @@ fn a_process_that_cannot_build_its_dataflow_ends_the_other() {
 }
 
 #[test]
+fn processes_of_different_jobs_are_told_and_a_stop_ends_the_waiting() {
+    let broker = MemoryBroker::new();
+    broker.create_topic("topic", 2);
+    let (log, quiet) = (Log::default(), Trouble::default());
+    let copying = || copy(&[source(&broker, "topic", &log, &quiet)], &sink(&broker, &log, &Gate::new(true), &quiet));
+    let settings = |window: &str| vec![("window".to_owned(), window.to_owned())];
+    let [one, two] = configs();
+    let first = Running::start_as(Job::new(GROUP).settings(settings("1m")), one, copying());
+    let second = Running::start_as(Job::new(GROUP).settings(settings("2m")), two.clone(), copying());
+    let error = second.join().expect_err("it is refused");
+    assert_eq!(error.kind(), ErrorKind::Cluster);
+    assert!(error.to_string().ends_with("process 1 was started with other settings than process 0: window"), "{error}");
+    let job = Job::new(GROUP).settings(settings("1m")).connect_timeout(Duration::from_millis(200));
+    let alone = Running::start_as(job, configs()[1].clone(), copying());
+    let error = alone.join().expect_err("nobody is there");
+    assert!(error.to_string().contains("have not met within 200ms: process 0 (127.0.0.1:"), "{error}");
+    first.stop().unwrap();
+}
+
+#[test]
 fn a_stop_reaches_everybody_from_a_process_whose_inputs_have_ended() {
     let broker = MemoryBroker::new();
     broker.create_topic("topic", 2);
