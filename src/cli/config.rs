@@ -209,8 +209,8 @@ pub struct Workers {
     pub args: Vec<String>,
 }
 
-/// How the processes of a job are watched.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How the processes of a job are watched. `Debug` does not show the arguments: one may be a password.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Supervision {
     /// The arguments of a process, behind `sync`, without its index and addresses.
     pub args: Vec<String>,
@@ -220,6 +220,17 @@ pub struct Supervision {
     pub restarts: Option<u32>,
     /// The longest wait before a restart.
     pub restart_delay: Duration,
+}
+
+impl fmt::Debug for Supervision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Supervision { args: _, all, restarts, restart_delay } = self;
+        f.debug_struct("Supervision")
+            .field("all", all)
+            .field("restarts", restarts)
+            .field("restart_delay", restart_delay)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What time the deadlines follow.

@@ -51,6 +51,7 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     super::log::start().map_err(|problem| Error::config(&[problem.to_string()]))?;
     let Plan { sides, outputs, options, timely, clock } = plan(&config)?;
     if let Some(supervision) = &config.supervision {
+        // What is wrong with the plan was said, once and before any process is started.
         return supervise::run(supervision, &config.workers);
     }
     let mode = match config.clock {

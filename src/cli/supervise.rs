@@ -49,34 +49,36 @@ pub(super) fn run(supervision: &Supervision, workers: &Workers) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGCHLD]).map_err(failed)?;
     let (send, received) = unbounded();
     thread::spawn(move || signals.forever().try_for_each(|signal| send.send(signal)));
-    let supervisor = Supervisor { supervision, workers, signals: received, clock: SystemClock::new() };
+    let cannot = |error| Error::new(ErrorKind::Cluster, "this program cannot be found").with_source(error);
+    let program = std::env::current_exe().map_err(cannot)?;
+    let supervisor = Supervisor { supervision, workers, program, signals: received, clock: SystemClock::new() };
     let mut restarts = Restarts::new(supervision.restarts, supervision.restart_delay);
     let mut args = supervision.args.clone();
     loop {
         let start = supervisor.clock.monotonic();
-        let run = supervisor.run(&args)?;
-        let failure = match run.failure() {
-            None => return Ok(()),
-            Some(failure) => failure,
+        let (failure, stopped) = match supervisor.run(&args) {
+            Ok(run) => match run.failure() {
+                None => return Ok(()),
+                Some(failure) if run.codes().any(|code| code == i32::from(USAGE)) => {
+                    let text = format!("{failure}: it is of no use to start it again as it is");
+                    return Err(Error::new(ErrorKind::Config, text));
+                }
+                Some(failure) => (failure, run.stopped),
+            },
+            Err(error) => (error.report(), false),
         };
-        if run.codes().any(|code| code == Some(USAGE)) {
-            let text = format!("{failure}: it is of no use to start it again as it is");
-            return Err(Error::new(ErrorKind::Config, text));
-        }
-        let wait = restarts.failed(supervisor.clock.monotonic().saturating_sub(start)).filter(|_| !run.stopped);
+        let wait = restarts.failed(supervisor.clock.monotonic().saturating_sub(start)).filter(|_| !stopped);
         let Some(wait) = wait else {
             let text = match supervision.restarts {
-                Some(most @ 1..) if !run.stopped => format!("{failure}, and --restart {most} allows no more in a row"),
+                Some(most @ 1..) if !stopped => format!("{failure}, and --restart {most} allows no more in a row"),
                 _ => failure,
             };
             return Err(Error::new(ErrorKind::Cluster, text));
         };
         tracing::warn!("{failure}; restart {} in {wait:?}", restarts.count());
         if supervisor.rests(wait) {
-            return Err(Error::new(
-                ErrorKind::Cluster,
-                format!("{failure}, and it was told to stop before the restart"),
-            ));
+            let text = format!("{failure}, and it was told to stop before the restart");
+            return Err(Error::new(ErrorKind::Cluster, text));
         }
         // The folder is this job's now: if a newer run takes it over, that one is not to be fenced in turn.
         args.retain(|arg| arg != "--take_over");
@@ -101,6 +103,7 @@ pub(super) fn when_alone(call: impl FnOnce() + Send + 'static) {
 struct Supervisor<'a> {
     supervision: &'a Supervision,
     workers: &'a Workers,
+    program: PathBuf,
     signals: Receiver<i32>,
     clock: SystemClock,
 }
@@ -122,8 +125,8 @@ struct Run {
 }
 
 impl Run {
-    fn codes(&self) -> impl Iterator<Item = Option<u8>> {
-        self.processes.iter().filter_map(|process| process.status).map(|status| status.code().map(|code| code as u8))
+    fn codes(&self) -> impl Iterator<Item = i32> {
+        self.processes.iter().filter_map(|process| process.status?.code())
     }
 
     /// What has failed, if anything has.
@@ -169,7 +172,7 @@ impl Supervisor<'_> {
 
     fn start(&self, args: &[String], index: usize, hosts: Option<&Hosts>) -> Result<Process> {
         let failed = |error| Error::new(ErrorKind::Cluster, "a process cannot be started").with_source(error);
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        let mut command = Command::new(&self.program);
         command.arg("sync").args(args);
         if self.supervision.all.is_some() {
             command.arg(format!("--process={index}"));
@@ -195,7 +198,10 @@ impl Supervisor<'_> {
             for (index, process) in run.processes.iter_mut().enumerate().filter(|(_, process)| process.status.is_none())
             {
                 process.status = process.child.try_wait().ok().flatten();
-                if process.status.is_some_and(|status| status.code() != Some(i32::from(DONE))) {
+                let Some(status) = process.status else { continue };
+                // One that is told to stop before it can hear signals has done nothing yet.
+                let unheard = run.stopped && [SIGINT, SIGTERM].map(Some).contains(&status.signal());
+                if status.code() != Some(i32::from(DONE)) && !unheard {
                     run.first.get_or_insert(index);
                 }
             }

@@ -7,48 +7,63 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::panic::resume_unwind;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use timely::communication::allocator::zero_copy::stream::Stream;
 
 use crate::control::Control;
-use crate::epoch::{Clock, SystemClock};
+use crate::epoch::Clock;
 use crate::error::{Error, ErrorKind};
 
 /// What timely sends at the end of a connection: a header of six numbers that are 0. No other message ends with so many zeros
 /// but by chance; then a connection that breaks there is found broken by timely itself.
 const END_ZEROS: usize = 6 * size_of::<u64>();
 
+/// For how long after a pause of this process whatever breaks is put down to it.
+const AFTERMATH: Duration = Duration::from_secs(10);
+
 /// When this process last showed that it lives: one that was stopped must know that this is why it was given up.
 #[derive(Debug)]
 pub(super) struct Pulse {
-    clock: SystemClock,
-    last_ms: AtomicU64,
+    clock: Arc<dyn Clock>,
     /// A pause that is longer is worth to be told.
     longest: Duration,
+    beats: Mutex<Beats>,
+}
+
+#[derive(Debug)]
+struct Beats {
+    last: Duration,
+    /// The last pause, and when it ended.
+    pause: Option<(Duration, Duration)>,
 }
 
 impl Pulse {
-    pub fn new(longest: Duration) -> Self {
-        Pulse { clock: SystemClock::new(), last_ms: AtomicU64::new(0), longest }
+    pub fn new(clock: Arc<dyn Clock>, longest: Duration) -> Self {
+        let beats = Beats { last: clock.monotonic(), pause: None };
+        Pulse { clock, longest, beats: Mutex::new(beats) }
     }
 
-    /// It lives; says for how long it has not shown that.
-    pub fn beat(&self) -> Duration {
-        let now = self.clock.monotonic().as_millis() as u64;
-        Duration::from_millis(now.saturating_sub(self.last_ms.swap(now, Ordering::SeqCst)))
+    /// It lives. Gives the pause that has ended, if there was one, and keeps it for those who find what came of it.
+    pub fn beat(&self) -> Option<Duration> {
+        let mut beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.monotonic();
+        let pause = Some(now.saturating_sub(beats.last)).filter(|pause| *pause > self.longest);
+        beats.last = now;
+        beats.pause = pause.map(|pause| (pause, now)).or(beats.pause);
+        pause
     }
 
-    /// What is to be said of a pause of this process, if there is one just now.
+    /// What is to be said of a pause of this process that has just ended.
     fn pause(&self) -> String {
-        let now = self.clock.monotonic().as_millis() as u64;
-        let pause = Duration::from_millis(now.saturating_sub(self.last_ms.load(Ordering::SeqCst)));
-        match pause > self.longest {
-            true => format!("; this process stood still for {}s, and was given up", pause.as_secs()),
-            false => String::new(),
+        self.beat(); // whoever finds out first
+        let pause = self.beats.lock().unwrap_or_else(PoisonError::into_inner).pause;
+        match pause.filter(|(_, ended)| self.clock.monotonic().saturating_sub(*ended) < AFTERMATH) {
+            Some((pause, _)) => format!("; this process stood still for {}s, and was given up", pause.as_secs()),
+            None => String::new(),
         }
     }
 }
@@ -180,12 +195,13 @@ mod tests {
     use crossbeam_channel::bounded;
 
     use super::*;
+    use crate::epoch::{ManualClock, SystemClock};
 
     fn link() -> (Link, TcpStream, Control) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, control) = (listener.accept().unwrap().0, Control::new());
-        let pulse = Arc::new(Pulse::new(Duration::from_secs(30)));
+        let pulse = Arc::new(Pulse::new(Arc::new(SystemClock::new()), Duration::from_secs(30)));
         let peer = Arc::new(Peer::new("process 1 (a:1)".into(), &stream, &control, &pulse).unwrap());
         let link = Link { peer, stream, zeros: 0, workers: bounded(0).1, alive: bounded(0).0 };
         (link, other, control)
@@ -236,5 +252,22 @@ mod tests {
             clone.write_all(&[1; 1 << 20]).unwrap(); // nobody reads it
             clone.shutdown(Shutdown::Write).unwrap();
         }
+    }
+
+    #[test]
+    fn a_pause_of_ones_own_is_remembered_for_a_while_whoever_finds_it() {
+        let clock = ManualClock::new(0);
+        let pulse = Pulse::new(Arc::new(clock.clone()), Duration::from_secs(30));
+        let after = |seconds: u64| {
+            clock.advance(Duration::from_secs(seconds));
+            pulse.pause()
+        };
+        assert_eq!(after(30), "");
+        assert_eq!(after(61), "; this process stood still for 61s, and was given up");
+        assert_eq!(after(5), "; this process stood still for 61s, and was given up");
+        assert_eq!(after(10), "");
+        clock.advance(Duration::from_secs(40));
+        assert_eq!((pulse.beat(), pulse.beat()), (Some(Duration::from_secs(40)), None)); // by the thread that beats
+        assert_eq!(after(1), "; this process stood still for 40s, and was given up");
     }
 }

@@ -18,6 +18,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// How often it is looked who has come. Shorter: more wake-ups until all have met; longer: a later start.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// The rest after a connection could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(500);
+
 /// When it is said who is waited for: first, and again.
 const FIRST_SAID: Duration = Duration::from_secs(5);
 const SAID_AGAIN: Duration = Duration::from_secs(15);
@@ -46,6 +49,7 @@ pub(super) fn meet(
     if let Err(error) = &met {
         meeting.tell(&Frame::Refused(error.to_string()));
     }
+    hall.seats().iter_mut().for_each(|seat| *seat = Seat::default()); // a thread that still calls keeps no connection open
     met
 }
 
@@ -120,6 +124,7 @@ impl Meeting<'_> {
                     Err(error) => {
                         // Such as one that broke in the queue, or too many open files: both may pass.
                         tracing::warn!("a connection could not be accepted: {error}");
+                        self.control.sleep(ACCEPT_AGAIN);
                         break;
                     }
                 }

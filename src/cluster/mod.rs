@@ -50,6 +50,7 @@ use self::meet::{Met, meet};
 use self::watch::{Watch, beat_of};
 use self::wire::Hello;
 use crate::control::Control;
+use crate::epoch::SystemClock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long nothing may be heard of a process before the others end, if nothing else is said.
@@ -152,7 +153,8 @@ impl Party {
         F: Fn(&mut Worker) + Send + Sync + 'static,
     {
         let timeouts = self.met.iter().flatten().map(|met| met.peer_timeout).chain([self.peer_timeout]);
-        let (beat, pulse) = (beat_of(timeouts), Arc::new(Pulse::new(self.peer_timeout)));
+        let beat = beat_of(timeouts);
+        let pulse = Arc::new(Pulse::new(Arc::new(SystemClock::new()), self.peer_timeout));
         let (working, workers) = bounded::<()>(0);
         let (alive, threads_of_timely) = bounded::<()>(0);
         let mut peers: Vec<(Arc<Peer>, TcpStream)> = vec![];

@@ -67,9 +67,8 @@ impl Watch {
             let mut peers: Vec<_> = peers.into_iter().map(|(peer, beats)| (peer, beats, Silence::default())).collect();
             pulse.beat();
             while stopped.recv_timeout(beat) == Err(RecvTimeoutError::Timeout) {
-                let paused = pulse.beat();
-                if paused > peer_timeout {
-                    tracing::warn!("this process stood still for {paused:?}; the others may have given it up");
+                if let Some(pause) = pulse.beat() {
+                    tracing::warn!("this process stood still for {pause:?}; the others may have given it up");
                 }
                 let now = clock.monotonic();
                 let passed = now.saturating_sub(std::mem::replace(&mut last, now));
@@ -151,7 +150,7 @@ mod tests {
     }
 
     fn watched(peer_timeout: Duration) -> (Control, Arc<Peer>, Watch, TcpStream, TcpStream) {
-        let (control, pulse) = (Control::new(), Arc::new(Pulse::new(peer_timeout)));
+        let (control, pulse) = (Control::new(), Arc::new(Pulse::new(Arc::new(SystemClock::new()), peer_timeout)));
         let ((data, other_data), (beats, other_beats)) = (pair(), pair());
         beats.set_nonblocking(true).unwrap();
         let peer = Arc::new(Peer::new("process 1 (a:1)".into(), &data, &control, &pulse).unwrap());
