@@ -88,7 +88,7 @@ impl Cluster {
         let file = |name: &str| File::create(self.dir.path().join(format!("{name}-{}", self.children.len()))).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_syncline"));
         command.args(args).args(["--output_brokers", &format!("file:{}", self.dir.path().join("out").display())]);
-        command.env("SYNCLINE_CLOCK_OFFSET", format!("{skew}s"));
+        command.env("SYNCLINE_CLOCK_OFFSET", format!("{skew}s")).env("TMPDIR", self.dir.path());
         self.children.push(command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap());
     }
 
