@@ -112,6 +112,18 @@ impl Peer {
     }
 }
 
+/// What a closed connection means.
+const ENDED: &str = "it has ended; if it was not killed, its standard error says why";
+
+/// What a broken connection means. One that is closed with bytes that nobody has read is reset.
+fn broken(error: &io::Error) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    match error.kind() {
+        BrokenPipe | ConnectionAborted | ConnectionReset => ENDED.to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 /// Timely's end of a connection.
 pub(super) struct Link {
     pub peer: Arc<Peer>,
@@ -141,14 +153,14 @@ impl Read for Link {
                     self.peer.ended.store(true, Ordering::SeqCst);
                     return Ok(0);
                 }
-                Ok(0) => self.end("it has ended; if it was not killed, its standard error says why"),
+                Ok(0) => self.end(ENDED),
                 Ok(read) => {
                     let zeros = buffer[..read].iter().rev().take(END_ZEROS).take_while(|byte| **byte == 0).count();
                     self.zeros = if zeros == read { self.zeros + read } else { zeros };
                     return Ok(read);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => self.end(&error.to_string()),
+                Err(error) => self.end(&broken(&error)),
             }
         }
     }
@@ -160,7 +172,7 @@ impl Write for Link {
         match self.stream.write(buffer) {
             _ if self.peer.is_lost() => Ok(buffer.len()),
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
-                self.peer.lose(&error.to_string());
+                self.peer.lose(&broken(&error));
                 Ok(buffer.len())
             }
             written => written,
@@ -252,6 +264,17 @@ mod tests {
             clone.write_all(&[1; 1 << 20]).unwrap(); // nobody reads it
             clone.shutdown(Shutdown::Write).unwrap();
         }
+    }
+
+    #[test]
+    fn a_connection_that_is_reset_has_ended_too() {
+        let (link, other, control) = link();
+        (&link.stream).write_all(b"which nobody reads").unwrap();
+        other.peek(&mut [0]).unwrap(); // it is there
+        drop(other);
+        assert!(read_to_end(link).is_err());
+        let error = control.take_failure().unwrap().to_string();
+        assert!(error.contains("was lost: it has ended"), "{error}");
     }
 
     #[test]
