@@ -7,6 +7,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -29,6 +30,9 @@ const SUPERVISED: &str = "SYNCLINE_SUPERVISED";
 
 /// The first port of timely's own addresses.
 const FIRST_PORT: u16 = 2101;
+
+/// Where others are looked for, beginning anywhere, as several jobs may look at a time. The system's own begin above.
+const OTHER_PORTS: Range<u16> = 10_000..32_000;
 
 /// How long the others may take to notice that one is gone, and to say so, before they are told to stop.
 const NOTICE_WITHIN: Duration = Duration::from_secs(2);
@@ -263,13 +267,17 @@ impl Supervisor<'_> {
     }
 }
 
-/// Addresses of this machine that are free: timely's, else any.
+/// Addresses of this machine that are free: timely's, else others. Not those that the system gives to connections: one could be gone
+/// before a process listens there.
 fn free_addresses(processes: usize) -> std::io::Result<Vec<String>> {
-    let bind = |ports: &mut dyn Iterator<Item = u16>| -> std::io::Result<Vec<TcpListener>> {
-        ports.map(|port| TcpListener::bind(("127.0.0.1", port))).collect()
-    };
-    let usual = (0..processes).map(|index| FIRST_PORT.saturating_add(index as u16));
-    let bound = bind(&mut { usual }).or_else(|_| bind(&mut std::iter::repeat_n(0, processes)))?;
+    let bind = |port: u16| TcpListener::bind(("127.0.0.1", port));
+    let usual = (0..processes).map(|index| bind(FIRST_PORT.saturating_add(index as u16)));
+    let bound = usual.collect::<std::io::Result<Vec<_>>>().or_else(|error| {
+        let (first, ports) = (std::process::id() as u16 % OTHER_PORTS.len() as u16, OTHER_PORTS);
+        let others = ports.clone().skip(usize::from(first)).chain(ports.take(usize::from(first)));
+        let bound: Vec<_> = others.filter_map(|port| bind(port).ok()).take(processes).collect();
+        if bound.len() == processes { Ok(bound) } else { Err(error) }
+    })?;
     bound.iter().map(|listener| listener.local_addr().map(|address| address.to_string())).collect()
 }
 

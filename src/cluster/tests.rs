@@ -5,6 +5,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,9 +18,13 @@ use crate::error::{ErrorKind, Result};
 /// Far above what anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Free addresses, each given once, and none of those that the system gives to connections.
 fn addresses(processes: usize) -> Vec<String> {
-    let listeners: Vec<_> = (0..processes).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("an address").to_string()).collect()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(89); // other runs begin elsewhere
+    let ports = std::iter::repeat_with(|| 10_000 + first.wrapping_add(NEXT.fetch_add(1, Ordering::SeqCst)) % 22_000);
+    let addresses = ports.map(|port| format!("127.0.0.1:{port}"));
+    addresses.filter(|address| TcpListener::bind(address).is_ok()).take(processes).collect()
 }
 
 fn hello(index: usize, processes: usize) -> Hello {

@@ -15,6 +15,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -45,10 +46,14 @@ impl Drop for Cluster {
     }
 }
 
-/// Ports that were free a moment ago.
+/// Ports that were free a moment ago. Each is given once, and none is of those that the system gives to connections: a connection of
+/// another test could have it before somebody listens there.
 pub fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(97); // other runs begin elsewhere
+    let ports =
+        std::iter::repeat_with(|| 10_000 + (first.wrapping_add(NEXT.fetch_add(1, Ordering::SeqCst)) % 22_000) as u16);
+    ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count).collect()
 }
 
 /// Addresses that were free a moment ago.
