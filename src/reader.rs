@@ -252,6 +252,10 @@ impl<T: Send + 'static> ReaderSpec<T> {
         if !self.resume.is_empty() {
             return Ok(());
         }
+        if self.replay == Replay::Redeliver {
+            let text = format!("source \"{}\" has no offsets to start at, only what was not acknowledged", self.name);
+            return Err(Error::new(ErrorKind::Config, text));
+        }
         let unknown: Vec<&String> =
             offsets.keys().filter(|name| found.iter().all(|split| split.name != **name)).collect();
         if unknown.is_empty() {

@@ -80,7 +80,7 @@ use self::table::{Outcome, Remember, Table};
 pub(crate) const IDS: &str = "ids";
 
 /// How long ids are remembered if nobody says it.
-pub(crate) const DEFAULT_REMEMBER: Duration = Duration::from_secs(600);
+pub(crate) const DEFAULT_REMEMBER_IDS: Duration = Duration::from_secs(600);
 
 /// Where a message was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

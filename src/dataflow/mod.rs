@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Message, Offset, Reason, SplitId};
 
+pub(crate) use dedup::DEFAULT_REMEMBER_IDS;
 pub use durable::{Bincode, ItemCodec};
 pub use flow::Flow;
 pub(crate) use flow::{JobContext, run_worker};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::codec::NewCodec;
-use crate::dataflow::dedup::DEFAULT_REMEMBER;
+use crate::dataflow::dedup::DEFAULT_REMEMBER_IDS;
 use crate::reader::{OnBad, Until};
 use crate::source::{NewSource, Position};
 
@@ -42,7 +42,7 @@ impl<T> Input<T> {
             until: Until::Never,
             on_bad: OnBad::Fail,
             on_null: OnBad::Skip,
-            remember_ids: DEFAULT_REMEMBER,
+            remember_ids: DEFAULT_REMEMBER_IDS,
         }
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::item::{Batch, Id, Moment, Name};
-use super::{DEFAULT_REMEMBER, Delivery, Part, Place, Repeated};
+use super::{DEFAULT_REMEMBER_IDS, Delivery, Part, Place, Repeated};
 use crate::epoch::Epoch;
 use crate::message::Reason;
 
@@ -176,7 +176,7 @@ impl Table {
     /// How long an input's ids are remembered, in milliseconds; and whether it acknowledges anything in this run.
     fn remember(&self, input: u32) -> (u64, bool) {
         let remember = self.remember.borrow().get(input as usize).copied().flatten();
-        (u64::try_from(remember.unwrap_or(DEFAULT_REMEMBER).as_millis()).unwrap_or(u64::MAX), remember.is_some())
+        (u64::try_from(remember.unwrap_or(DEFAULT_REMEMBER_IDS).as_millis()).unwrap_or(u64::MAX), remember.is_some())
     }
 
     /// Moves the ids that are acknowledged on all workers.
