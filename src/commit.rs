@@ -1,12 +1,14 @@
 //! From the bound to the broker: the thread that tells it what is done.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, after, bounded, never, select, unbounded};
 
 use crate::control::Control;
+use crate::epoch::Epoch;
 use crate::error;
 use crate::message::{Offset, Offsets, Reason, SplitId};
 use crate::observe::Status;
@@ -27,12 +29,15 @@ const COMMIT_AGAIN: Duration = Duration::from_secs(1);
 /// What is done since the last time.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
+    /// All of it is below this epoch.
+    pub bound: Epoch,
     pub offsets: Offsets,
     pub rejected: Vec<(SplitId, Offset, Reason)>,
 }
 
 impl Done {
     fn absorb(&mut self, newer: Done) {
+        self.bound = newer.bound;
         self.offsets.extend(newer.offsets);
         self.rejected.extend(newer.rejected);
         let surplus = self.rejected.len().saturating_sub(MOST_REJECTED);
@@ -47,6 +52,8 @@ impl Done {
 #[derive(Debug)]
 pub(crate) struct CommitThread {
     done: Sender<Done>,
+    /// The bound of the last commit that the broker has taken.
+    committed: Arc<AtomicU64>,
     /// Whether everything is committed, said at the end.
     ended: Receiver<bool>,
     thread: JoinHandle<()>,
@@ -63,16 +70,26 @@ impl CommitThread {
     ) -> error::Result<Self> {
         let (done, queue) = unbounded();
         let (ended_in, ended) = bounded(1);
+        let committed = Arc::<AtomicU64>::default();
+        let told = Told { source, status, committed: Arc::clone(&committed) };
         let thread = spawn_thread(thread_name, control, move || {
-            let _ = ended_in.send(run(&source, committer, others, &queue, &status));
+            let _ = ended_in.send(run(&told, committer, others, &queue));
         })?;
-        Ok(CommitThread { done, ended, thread })
+        Ok(CommitThread { done, committed, ended, thread })
     }
 
-    pub fn commit(&self, done: Done) {
-        if !done.is_empty() {
+    /// Commits what is done, if there is anything; says whether there is.
+    pub fn commit(&self, done: Done) -> bool {
+        let any = !done.is_empty();
+        if any {
             let _ = self.done.send(done); // the thread ends only after the sender
         }
+        any
+    }
+
+    /// The bound of the last commit that the broker has taken; 0 before the first.
+    pub fn committed(&self) -> Epoch {
+        self.committed.load(Ordering::Acquire)
     }
 
     /// Lets the thread commit what is left, and end.
@@ -94,14 +111,20 @@ impl LastCommit {
     }
 }
 
+/// Who hears of commits.
+struct Told {
+    source: String,
+    status: Arc<Status>,
+    committed: Arc<AtomicU64>,
+}
+
 /// Commits until nobody has more; says whether everything is committed. `others` brings a committer in place of the one before,
 /// when the reader was opened anew.
 fn run(
-    source: &str,
+    told: &Told,
     mut committer: Box<dyn Committer>,
     mut others: Receiver<Box<dyn Committer>>,
     queue: &Receiver<Done>,
-    status: &Status,
 ) -> bool {
     let mut pending = Done::default();
     loop {
@@ -128,25 +151,25 @@ fn run(
             break;
         }
         queue.try_iter().for_each(|newer| pending.absorb(newer));
-        commit(source, &mut *committer, &mut pending, status);
+        commit(told, &mut *committer, &mut pending);
     }
     for _ in 1..LAST_TRIES {
         if pending.is_empty() {
             break;
         }
         thread::sleep(LAST_REST);
-        commit(source, &mut *committer, &mut pending, status);
+        commit(told, &mut *committer, &mut pending);
     }
     pending.is_empty()
 }
 
 /// A failed commit is a warning: the next one brings these offsets too.
-fn commit(source: &str, committer: &mut dyn Committer, pending: &mut Done, status: &Status) {
+fn commit(told: &Told, committer: &mut dyn Committer, pending: &mut Done) {
     match committer.commit(&pending.offsets, &pending.rejected) {
-        Ok(()) => *pending = Done::default(),
+        Ok(()) => told.committed.store(std::mem::take(pending).bound, Ordering::Release),
         Err(error) => {
-            status.failed_commit();
-            tracing::warn!(source, error = %error.report(), "commit failed");
+            told.status.failed_commit();
+            tracing::warn!(source = told.source, error = %error.report(), "commit failed");
         }
     }
 }
@@ -178,8 +201,11 @@ mod tests {
             CommitThread::spawn("commit".into(), "source".into(), committer, never(), &control, Arc::clone(&status))
                 .unwrap();
         let offsets = Offsets::from([(SplitId::numbered("topic", 0), Offset(1))]);
-        thread.commit(Done { offsets, rejected: vec![] });
-        (thread.finish().wait(Duration::from_secs(30)), status.snapshot().failed_commits)
+        thread.commit(Done { bound: 7, offsets, rejected: vec![] });
+        let committed = Arc::clone(&thread.committed);
+        let done = thread.finish().wait(Duration::from_secs(30));
+        assert_eq!(committed.load(Ordering::Acquire), if done { 7 } else { 0 });
+        (done, status.snapshot().failed_commits)
     }
 
     #[test]
@@ -194,7 +220,7 @@ mod tests {
         let rejected = |offset| (SplitId::numbered("topic", 0), Offset(offset), Reason::InvalidJson);
         let mut pending = Done::default();
         for offset in 0..2 * MOST_REJECTED as u64 {
-            pending.absorb(Done { offsets: Offsets::new(), rejected: vec![rejected(offset)] });
+            pending.absorb(Done { bound: offset, offsets: Offsets::new(), rejected: vec![rejected(offset)] });
         }
         assert_eq!(pending.rejected.len(), MOST_REJECTED);
         assert_eq!(pending.rejected.last(), Some(&rejected(2 * MOST_REJECTED as u64 - 1)));

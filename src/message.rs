@@ -99,7 +99,8 @@ pub struct Message {
     pub offset: Offset,
     /// The position to read after this message. Positions need not be dense: a file counts bytes, a log may have gaps.
     pub next: Offset,
-    /// What identifies a redelivery, if the broker can deliver a message twice.
+    /// What identifies a redelivery, if the broker can deliver a message twice. Ids are those of one input: another one may have the
+    /// same. Nobody looks at them where the source is read from offsets ([`Replay::Seek`](crate::source::Replay::Seek)).
     pub id: Option<MessageId>,
     /// The key, as bytes; never parsed unless somebody asks.
     pub key: Option<Bytes>,
@@ -155,6 +156,8 @@ pub enum Reason {
     Overridden,
     /// The delay of its key was final.
     Late,
+    /// Its broker had delivered it before: it has the id of an earlier message.
+    Redelivered,
     /// The value is a tombstone.
     Tombstone,
     /// The value is not UTF-8.
@@ -185,10 +188,11 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the reports.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 17] = [
         Reason::Duplicate,
         Reason::Overridden,
         Reason::Late,
+        Reason::Redelivered,
         Reason::Tombstone,
         Reason::InvalidUtf8,
         Reason::InvalidJson,
@@ -210,6 +214,7 @@ impl Reason {
             Reason::Duplicate => "duplicate",
             Reason::Overridden => "overridden",
             Reason::Late => "late",
+            Reason::Redelivered => "redelivered",
             Reason::Tombstone => "tombstone",
             Reason::InvalidUtf8 => "invalid_utf8",
             Reason::InvalidJson => "invalid_json",

@@ -13,7 +13,7 @@ use crate::sink::Undelivered;
 pub struct Snapshot {
     /// Messages read by the workers of this process, in closed epochs, refused ones too.
     pub records_read: u64,
-    /// Messages refused by their codecs, by reason.
+    /// Messages that went no further: refused by their codecs, or delivered before, by reason.
     pub refused: [u64; Reason::ALL.len()],
     /// Timestamps too far ahead of the wall clock to be believed.
     pub ahead: u64,
@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub backlog: Option<u64>,
     /// Commits that failed; the next one says the same again.
     pub failed_commits: u64,
+    /// Ids of messages that are remembered, so that a second delivery is dropped, on the workers of this process.
+    pub remembered_ids: u64,
     /// Outputs that a broker refused one by one and that became dead letters, by reason. Those of all workers of the job; other
     /// processes than that of worker 0 know none.
     pub undelivered: Undelivered,
@@ -91,6 +93,8 @@ struct Known {
     snapshot: Snapshot,
     /// What is left for each reader, by input and worker.
     backlogs: BTreeMap<(usize, usize), Option<u64>>,
+    /// How many ids are remembered, by worker.
+    ids: BTreeMap<usize, u64>,
 }
 
 impl Status {
@@ -98,7 +102,8 @@ impl Status {
     pub fn snapshot(&self) -> Snapshot {
         let known = self.lock();
         let backlogs = known.backlogs.values().copied().sum::<Option<u64>>();
-        Snapshot { backlog: backlogs.filter(|_| !known.backlogs.is_empty()), ..known.snapshot.clone() }
+        let backlog = backlogs.filter(|_| !known.backlogs.is_empty());
+        Snapshot { backlog, remembered_ids: known.ids.values().sum(), ..known.snapshot.clone() }
     }
 
     /// Adds what was read; returns how many messages that makes.
@@ -134,6 +139,11 @@ impl Status {
         let snapshot = &mut self.lock().snapshot;
         snapshot.paused = paused;
         snapshot.ahead_input = ahead;
+    }
+
+    /// How many ids a worker remembers.
+    pub(crate) fn remember(&self, worker: usize, ids: u64) {
+        self.lock().ids.insert(worker, ids);
     }
 
     pub(crate) fn failed_commit(&self) {

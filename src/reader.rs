@@ -22,10 +22,10 @@ use crate::commit::CommitThread;
 use crate::control::{Control, Wake};
 use crate::epoch::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::message::{Message, Offset, Offsets, Reason, Split, SplitId};
+use crate::message::{Message, MessageId, Offset, Offsets, Reason, Split, SplitId};
 use crate::observe::Status;
 use crate::retry::{Retry, RetryPolicy, persist};
-use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Source};
+use crate::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Replay, Source};
 use crate::split_time::Now;
 
 use self::reading::Reading;
@@ -72,8 +72,8 @@ pub(crate) enum FromReader<T> {
     Opened(Vec<(SplitId, Offset)>),
     /// Splits are read no more.
     Removed(Vec<SplitId>),
-    /// Items, and what was known behind them at that moment.
-    Batch { items: Vec<Item<T>>, evidence: Vec<(SplitId, Evidence)>, at: Now },
+    /// Items, and what was known behind them at that moment. `ids` has one for each item where the source delivers again, else none.
+    Batch { items: Vec<Item<T>>, ids: Vec<Option<MessageId>>, evidence: Vec<(SplitId, Evidence)>, at: Now },
     /// Nothing will come any more.
     Ended,
 }
@@ -87,6 +87,8 @@ pub(crate) struct ReaderSpec<T> {
     pub until: Until,
     pub on_bad: OnBad,
     pub on_null: OnBad,
+    /// What the dataflow was built for.
+    pub replay: Replay,
     pub retry: RetryPolicy,
     /// How long the broker may have messages that do not come.
     pub stuck_after: Duration,
@@ -154,6 +156,7 @@ impl<T: Send + 'static> ReaderSpec<T> {
         let mut source = (self.new_source)()?;
         let Some(found) = self.persist(|| source.splits().map(Some))? else { return Ok(()) };
         check_splits(&self.name, &found)?;
+        self.check_replay(source.replay())?;
         self.check_any(&found)?;
         self.check_exact(&found)?;
         let mine: Vec<Split> = found.iter().filter(|split| self.is_mine(split)).cloned().collect();
@@ -218,6 +221,16 @@ impl<T: Send + 'static> ReaderSpec<T> {
         Ok(committers)
     }
 
+    /// A topic that was made between two looks may be of another kind than the one that was not there.
+    fn check_replay(&self, replay: Replay) -> Result<()> {
+        if replay == self.replay {
+            return Ok(());
+        }
+        let (name, before) = (&self.name, self.replay);
+        let text = format!("source \"{name}\" was {before:?} and is {replay:?}: it was made anew, start the job again");
+        Err(Error::new(ErrorKind::Read, text))
+    }
+
     /// A topic of which there is nothing is mostly one whose name is wrong.
     fn check_any(&self, found: &[Split]) -> Result<()> {
         match (found.is_empty(), self.until) {
@@ -238,6 +251,10 @@ impl<T: Send + 'static> ReaderSpec<T> {
         let Position::Exact(offsets) = &self.start else { return Ok(()) };
         if !self.resume.is_empty() {
             return Ok(());
+        }
+        if self.replay == Replay::Redeliver {
+            let text = format!("source \"{}\" has no offsets to start at, only what was not acknowledged", self.name);
+            return Err(Error::new(ErrorKind::Config, text));
         }
         let unknown: Vec<&String> =
             offsets.keys().filter(|name| found.iter().all(|split| split.name != **name)).collect();

@@ -32,7 +32,8 @@ pub enum Position {
     /// The first message that is not older, in milliseconds since the Unix epoch; [`Position::Latest`] if there is none.
     Timestamp(u64),
     /// These offsets, by the names of splits; [`Position::Earliest`] for splits that are not named. Nobody asks the broker
-    /// whether they are there: the reader finds out. A job that is started with the name of no split ends with an error.
+    /// whether they are there: the reader finds out. A job that is started with the name of no split ends with an error. Where
+    /// messages are delivered again it is where the numbers of deliveries begin: that is for checkpoints, and no start of a job.
     Exact(BTreeMap<String, Offset>),
 }
 
@@ -110,7 +111,8 @@ impl Lost {
 pub enum Replay {
     /// It can be read from any offset, as often as wanted.
     Seek,
-    /// It delivers again what was not committed, when and to whom it likes.
+    /// It delivers again what was not committed, when and to whom it likes; also what was, if the broker has forgotten it. Every
+    /// message has an [id](Message::id), and a second delivery is dropped by it.
     Redeliver,
     /// It does not.
     Lost,

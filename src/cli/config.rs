@@ -42,6 +42,8 @@ pub struct SyncConfig {
     pub timestamp_field: Option<Path>,
     /// What time the deadlines follow.
     pub clock: ClockMode,
+    /// How long ids of messages are remembered after they were acknowledged.
+    pub remember_ids: Duration,
     /// How far a split may be ahead of the clock; `None` for any time.
     pub max_drift: Option<Duration>,
     /// How long a reader may give nothing of what its broker has; `None` for ever.

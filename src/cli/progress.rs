@@ -35,6 +35,8 @@ pub struct Status {
     pub wall_ms: u64,
     /// Messages that the brokers still hold for the job, if they say.
     pub backlog: Option<u64>,
+    /// Ids of messages that are remembered in this process, so that a second delivery is dropped.
+    pub remembered_ids: u64,
     /// Splits that wait because they are ahead of others.
     pub paused: u64,
     /// The input that is ahead.
@@ -62,6 +64,9 @@ impl fmt::Display for Status {
         }
         if let Some(backlog) = self.backlog {
             write!(f, " backlog {}", Grouped(backlog))?;
+        }
+        if self.remembered_ids > 0 {
+            write!(f, " ids {}", Grouped(self.remembered_ids))?;
         }
         if self.paused > 0 {
             write!(f, " | {} paused", Grouped(self.paused))?;
@@ -214,10 +219,10 @@ mod tests {
              undelivered 3 | clock 2020-09-13T12:26:40Z lag 2.4s backlog 12 | 281_000/s"
         );
         let ahead = AheadInput { input: "one".into(), other: "two".into(), by: Some(3_540_000) };
-        status = Status { paused: 2, ahead: Some(ahead), ..Status::default() };
+        status = Status { remembered_ids: 1_200, paused: 2, ahead: Some(ahead), ..Status::default() };
         assert_eq!(
             status.to_string(),
-            "in 0 joined 0 waiting 0 delayed 0 | clock - | 2 paused: input \"one\" is 59m0s ahead of \"two\" | 0/s"
+            "in 0 joined 0 waiting 0 delayed 0 | clock - ids 1_200 | 2 paused: input \"one\" is 59m0s ahead of \"two\" | 0/s"
         );
         status.records_in = 1_937_686;
         assert!(status.line().starts_with("\r\x1b[2K\x1b[?7lin 1_937_686 "));

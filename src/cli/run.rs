@@ -121,7 +121,8 @@ fn plan(config: &SyncConfig) -> Result<Plan> {
                 .start(config.start_of(input))
                 .until(config.until)
                 .on_bad(config.on_bad_record)
-                .on_null(config.on_null);
+                .on_null(config.on_null)
+                .remember_ids(config.remember_ids);
             sides.push((input.name.clone(), side));
         }
     }
@@ -275,6 +276,7 @@ impl Progress {
                     clock_ms: now.clock,
                     wall_ms: clock.wall(),
                     backlog: now.backlog,
+                    remembered_ids: now.remembered_ids,
                     paused: now.paused,
                     ahead: now.ahead_input,
                     rate,

@@ -8,6 +8,7 @@ use super::table::{FLAGS, Group, closest};
 use super::{Outside, brokers, properties, units, workers};
 use crate::broker::{self, CreateTopics};
 use crate::cluster;
+use crate::dataflow::DEFAULT_REMEMBER_IDS;
 use crate::reader::{OnBad, Until};
 use crate::source::Position;
 use crate::split_time::TimeMode;
@@ -147,6 +148,7 @@ impl Reader<'_> {
             key_types: self.choice("key_types", &[("typed", KeyTypes::Typed), ("text", KeyTypes::Text)]),
             timestamp_field,
             clock,
+            remember_ids: self.duration("remember_ids").unwrap_or(DEFAULT_REMEMBER_IDS),
             max_drift,
             stuck_after: self.duration_or_off("stuck_after").unwrap_or(Some(Duration::from_secs(60))),
             max_ahead: self.duration("max_ahead").unwrap_or(Duration::from_secs(3600)),

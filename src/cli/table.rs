@@ -143,6 +143,7 @@ pub const FLAGS: &[Flag] = &[
     flag(State, "take_over", "", "", "take the folder from a run that lives, or seems to; that one ends"),
     flag(State, "accept_changes", "", "", "go on from a checkpoint that was made with other keys, topics, windows or policies"),
 
+    flag(Brokers, "remember_ids", "DURATION", "10m", "how long ids of messages are remembered after a broker of queues has taken their acknowledgements, to drop what it delivers again; downtime does not count"),
     flag(Brokers, "stuck_after", "DURATION|off", "1m", "a reader to which nothing comes for so long, although its broker has messages, is opened anew"),
     flag(Brokers, "kafka", "PROPERTY=VALUE", "", "a property of librdkafka, for inputs and outputs; ${VARIABLE} in a value comes from the environment, @FILE from a file").repeats(),
 

@@ -71,6 +71,7 @@ fn the_base_has_the_documented_defaults() {
     assert_eq!(config.max_drift, Some(config.window));
     assert_eq!(with("--clock event").max_drift, Some(Duration::from_secs(60)));
     assert_eq!(config.stuck_after, Some(Duration::from_secs(60)));
+    assert_eq!(config.remember_ids, Duration::from_secs(600));
     assert_eq!(config.group, "fasten.one.two.sync");
     assert_eq!((config.workers.threads, config.workers.processes, config.workers.process), (1, 1, 0));
     assert!(config.warnings.is_empty() && config.kafka.is_empty());
@@ -160,6 +161,7 @@ fn every_option_of_ours_is_read() {
 fn drift_and_stuck_readers_have_limits_or_none() {
     let config = with("--max_drift 90s --stuck_after 5m");
     assert_eq!((config.max_drift, config.stuck_after), (Some(Duration::from_secs(90)), Some(Duration::from_secs(300))));
+    assert_eq!(with("--remember_ids 1h").remember_ids, Duration::from_secs(3600));
     let config = with("--max_drift off --stuck_after off --clock event");
     assert_eq!((config.max_drift, config.stuck_after), (None, None));
     problem("--max_drift 60", &["--max_drift \"60\"", "needs a unit", "or off"]);

@@ -7,7 +7,8 @@ use super::{Harness, Verdict};
 use crate::message::{Message, Offset, Offsets};
 use crate::source::{Evidence, Position, Replay};
 
-/// What one reader took and did not commit, the next one gets: with the same id, and told that it is not the first try.
+/// What one reader took and did not commit, the next one gets: with the same id, which no other message has, and told that it is not the
+/// first try.
 pub fn what_was_not_committed_is_delivered_again(harness: &mut dyn Harness) -> Verdict {
     let topic = harness.topic(1);
     let produced = numbered(0..10);
@@ -15,6 +16,8 @@ pub fn what_was_not_committed_is_delivered_again(harness: &mut dyn Harness) -> V
     let mut probe = Probe::open(harness, &topic, &Position::Earliest, None)?;
     ensure!(probe.source.replay() == Replay::Redeliver, "replay is {:?}", probe.source.replay());
     let first = probe.take(10)?;
+    let ids: BTreeSet<_> = first.iter().filter_map(|message| message.id).collect();
+    ensure!(ids.len() == first.len(), "{} of {} messages have an id of their own", ids.len(), first.len());
     probe.committer.commit(&offsets(&first[..4]), &[])?;
     drop(probe);
     let mut probe = Probe::open(harness, &topic, &Position::Earliest, None)?;
@@ -90,7 +93,9 @@ pub fn offsets_go_on_from_where_they_were(harness: &mut dyn Harness) -> Verdict 
     harness.produce(&topic, 0, &numbered(0..3));
     let mut source = harness.source(&topic, &group(&topic))()?;
     let splits = source.splits()?;
-    let from = Offsets::from([(splits[0].id, Offset(1_000))]);
+    let exact = Position::Exact([(splits[0].name.clone(), Offset(1_000))].into());
+    let from = source.resolve(&exact, &splits[..1])?;
+    ensure!(from == Offsets::from([(splits[0].id, Offset(1_000))]), "{exact:?} is {from:?}");
     let mut probe = Probe::with(source, splits.clone(), from.clone(), &assignments(&splits, &from, None))?;
     let mut next = Offset(1_000);
     for message in probe.take(3)? {

@@ -44,6 +44,10 @@ pub(crate) struct Report {
     pub times: Vec<InputTimes>,
     /// How many of its splits wait for others.
     pub paused: u64,
+    /// For how long it runs, in milliseconds on its monotonic clock.
+    pub uptime: u64,
+    /// For inputs whose brokers deliver again: everything that was delivered to it below this epoch is acknowledged.
+    pub acked: Vec<(u32, Epoch)>,
 }
 
 impl Report {
@@ -170,14 +174,14 @@ impl Times {
     }
 }
 
-/// Computes the clock of every epoch that somebody closed. `start` is where it goes on from.
+/// Computes the clock of every epoch that somebody closed, from the reports of all workers. `start` is where it goes on from.
 pub(crate) fn clock<'s>(
     reports: Stream<'s, Epoch, Vec<Report>>,
     heard: Rc<Heard>,
     start: u64,
 ) -> Stream<'s, Epoch, Vec<Tick>> {
     let peers = reports.scope().peers();
-    reports.broadcast().unary_frontier(Pipeline, "Clock", move |_capability, _info| {
+    reports.unary_frontier(Pipeline, "Clock", move |_capability, _info| {
         let mut times = Times { workers: vec![None; peers], now: start };
         let mut waiting: BTreeMap<Epoch, (Capability<Epoch>, Vec<Report>)> = BTreeMap::new();
         move |(input, frontier), output| {

@@ -10,14 +10,15 @@ use timely::dataflow::ProbeHandle;
 use timely::worker::Worker;
 
 use crate::control::Control;
+use crate::dataflow::Gauges;
 use crate::dataflow::align::Ahead;
 use crate::dataflow::clock::{Alarm, Alarms, Heard, Report, ring};
+use crate::dataflow::dedup::Aside;
 use crate::dataflow::durable::Keeper;
 use crate::dataflow::input::{Handle, Taken};
 use crate::dataflow::output::WriterThread;
 use crate::dataflow::progress::{SharedIntakes, Watch};
 use crate::dataflow::wake::Waker;
-use crate::dataflow::{Gauges, Rejected};
 use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{AheadInput, Status};
@@ -63,8 +64,10 @@ pub(crate) struct Driver {
     pub intakes: SharedIntakes,
     /// All of them are open.
     pub opened: bool,
+    /// When it began, on the monotonic clock.
+    pub started: Duration,
     /// Inputs of the dataflow; `None` once this worker will report no more.
-    pub inputs: Option<(Handle<Report>, Handle<Rejected>)>,
+    pub inputs: Option<(Handle<Report>, Handle<Aside>)>,
     /// Tells the other workers what cannot wait.
     pub alarms: Alarms,
     /// It was told to stop, and has told the others.
@@ -241,10 +244,10 @@ impl Driver {
 
     /// Takes one batch of every input; says whether there was any.
     fn take(&mut self) -> bool {
-        let Some((_, rejected)) = &mut self.inputs else { return false };
+        let Some((_, asides)) = &mut self.inputs else { return false };
         let mut any = false;
         for intake in self.intakes.borrow_mut().iter_mut() {
-            if let Taken::Some(records, bytes) = intake.take(self.epoch, self.heard.time.get(), rejected) {
+            if let Taken::Some(records, bytes) = intake.take(self.epoch, self.heard.time.get(), asides) {
                 self.pacer.add(records, bytes);
                 self.unaligned += records;
                 any = true;
@@ -355,9 +358,9 @@ impl Driver {
     fn close(&mut self) {
         let (epoch, next) = (self.epoch, self.next_epoch());
         self.report(Report::default(), next);
-        if let Some((reports, rejected)) = &mut self.inputs {
+        if let Some((reports, asides)) = &mut self.inputs {
             reports.advance_to(next);
-            rejected.advance_to(next);
+            asides.advance_to(next);
         }
         for intake in self.intakes.borrow_mut().iter_mut() {
             intake.advance_to(next);
@@ -382,6 +385,7 @@ impl Driver {
         report.worker = self.worker;
         report.opens = next;
         report.paused = self.paused;
+        report.uptime = now.monotonic.saturating_sub(self.started).as_millis() as u64;
         self.reported_paused = self.paused;
         let read = self.status.read(report.records, &report.refused, report.ahead);
         if self.max_records.is_some_and(|most| read >= most) {

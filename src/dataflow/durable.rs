@@ -16,10 +16,10 @@ use std::rc::Rc;
 use bytes::{BufMut, Bytes, BytesMut};
 use differential_dataflow::{AsCollection, VecCollection};
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Input as _;
 use timely::dataflow::operators::generic::Operator;
+use timely::dataflow::{Scope, Stream};
 
 use crate::checkpoint::{Changes, ItemId, ItemUpdate};
 use crate::dataflow::TIMED;
@@ -150,9 +150,23 @@ pub(crate) trait Restore {
 
 /// The restored items of one collection; those that go in come out of the handle's stream, at its time.
 pub(crate) struct RestoreInput<D: Data, C> {
-    pub name: String,
-    pub codec: Rc<C>,
-    pub input: Handle<(D, isize)>,
+    name: String,
+    codec: Rc<C>,
+    input: Handle<(D, isize)>,
+}
+
+impl<D: Data, C: ItemCodec<D>> RestoreInput<D, C> {
+    /// An input whose items enter at this epoch, and their stream.
+    pub fn new<'s>(
+        scope: Scope<'s, Epoch>,
+        name: &str,
+        codec: &Rc<C>,
+        upper: Epoch,
+    ) -> (Self, Stream<'s, Epoch, Vec<(D, isize)>>) {
+        let (mut input, stream) = scope.new_input::<Vec<(D, isize)>>();
+        input.advance_to(upper);
+        (RestoreInput { name: name.to_owned(), codec: Rc::clone(codec), input }, stream)
+    }
 }
 
 impl<D: Data, C: ItemCodec<D>> Restore for RestoreInput<D, C> {
@@ -256,9 +270,8 @@ impl<'s> Flow<'s> {
         if !self.store.keeps() {
             return None;
         }
-        let (mut input, stream) = self.scope.new_input::<Vec<(D, isize)>>();
-        input.advance_to(self.restored.upper);
-        self.restores.push(Box::new(RestoreInput { name: name.to_owned(), codec: Rc::clone(codec), input }));
+        let (input, stream) = RestoreInput::new(self.scope, name, codec, self.restored.upper);
+        self.restores.push(Box::new(input));
         Some(stream)
     }
 

@@ -10,21 +10,22 @@ use timely::Container;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::Operator;
-use timely::dataflow::operators::vec::{Filter, Map};
+use timely::dataflow::operators::vec::{Broadcast, Filter, Map};
 use timely::dataflow::operators::{Concat, Input as _, Probe};
 use timely::dataflow::{ProbeHandle, Scope, Stream};
 use timely::worker::Worker;
 
 use crate::checkpoint::{Identity, NewStore, Restored, Store};
-use crate::codec::NewCodec;
 use crate::control::Control;
 use crate::dataflow::clock::{Alarms, Heard, Report, alarms, clock};
+use crate::dataflow::dedup::{Aside, BatchCodec, Deduplicated, IDS, Place};
 use crate::dataflow::driver::{Driver, farewell};
-use crate::dataflow::durable::{Keeper, Restore};
-use crate::dataflow::input::{Data, TypedIntake};
+use crate::dataflow::durable::{Keeper, Restore, RestoreInput};
+use crate::dataflow::input::{Data, IntakeSpec, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
 use crate::dataflow::patience::Patience;
 use crate::dataflow::progress::{Mark, SharedIntakes, Stages, StoreThread, stages};
+use crate::dataflow::spec::Input;
 use crate::dataflow::start;
 use crate::dataflow::wake::Waker;
 use crate::dataflow::{Arrived, Gauges, Read, Rejected, TIMED, Tick};
@@ -32,82 +33,11 @@ use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Status;
 use crate::pacing::{Pacer, Pacing};
-use crate::reader::{OnBad, ReaderSpec, Until};
+use crate::reader::ReaderSpec;
 use crate::retry::RetryPolicy;
 use crate::sink::{Entity, NewSink, OutputRecord, Slot, WriterContext};
-use crate::source::{NewSource, Position};
+use crate::source::Replay;
 use crate::split_time::TimeMode;
-
-/// An input of a job: a source, how its messages are decoded, where it begins and ends.
-#[derive(Clone)]
-pub struct Input<T> {
-    name: String,
-    new_source: NewSource,
-    new_codec: NewCodec<T>,
-    start: Position,
-    until: Until,
-    on_bad: OnBad,
-    on_null: OnBad,
-}
-
-impl<T> std::fmt::Debug for Input<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Input")
-            .field("name", &self.name)
-            .field("start", &self.start)
-            .field("until", &self.until)
-            .finish()
-    }
-}
-
-impl<T> Input<T> {
-    /// An input that starts where it was committed, else at the earliest message, is followed for ever, and ends the job at the
-    /// first message that the codec refuses. The name is for people.
-    pub fn new(name: impl Into<String>, source: NewSource, codec: NewCodec<T>) -> Self {
-        Input {
-            name: name.into(),
-            new_source: source,
-            new_codec: codec,
-            start: Position::COMMITTED,
-            until: Until::Never,
-            on_bad: OnBad::Fail,
-            on_null: OnBad::Skip,
-        }
-    }
-
-    /// Starts somewhere else.
-    #[must_use]
-    pub fn start(mut self, start: Position) -> Self {
-        self.start = start;
-        self
-    }
-
-    /// Ends somewhere.
-    #[must_use]
-    pub fn until(mut self, until: Until) -> Self {
-        self.until = until;
-        self
-    }
-
-    /// What becomes of messages that the codec refuses.
-    #[must_use]
-    pub fn on_bad(mut self, on_bad: OnBad) -> Self {
-        self.on_bad = on_bad;
-        self
-    }
-
-    /// What becomes of tombstones that the codec refuses.
-    #[must_use]
-    pub fn on_null(mut self, on_null: OnBad) -> Self {
-        self.on_null = on_null;
-        self
-    }
-
-    /// Whether some message of it may become a dead letter.
-    pub(crate) fn wants_dead_letters(&self) -> bool {
-        [self.on_bad, self.on_null].contains(&OnBad::DeadLetter)
-    }
-}
 
 /// What all workers of a process share.
 pub(crate) struct JobContext {
@@ -144,7 +74,7 @@ pub struct Flow<'s> {
     pub(super) scope: Scope<'s, Epoch>,
     wake: Waker,
     intakes: SharedIntakes,
-    rejected: Stream<'s, Epoch, Vec<Rejected>>,
+    dedup: Deduplicated<'s>,
     reports: Stream<'s, Epoch, Vec<Report>>,
     ticks: Stream<'s, Epoch, Vec<Tick>>,
     pub(super) marks: Vec<Stream<'s, Epoch, Vec<Mark>>>,
@@ -173,10 +103,14 @@ impl<'s> Flow<'s> {
     }
 
     /// The records of an input, those of the splits that this worker reads. Every call reads the input once more.
+    ///
+    /// Of messages that a broker delivers several times the first alone is there (see [`Input::remember_ids`]).
     pub fn read<T: Data>(&mut self, input: &Input<T>) -> Result<Stream<'s, Epoch, Vec<Arrived<T>>>> {
         let (handle, stream) = self.scope.new_input::<Vec<Arrived<T>>>();
         let context = &self.context;
         let index = self.intakes.borrow().len();
+        let replay = (input.new_source)()?.replay();
+        let redelivers = replay == Replay::Redeliver;
         let reader = ReaderSpec {
             name: input.name.clone(),
             new_source: Arc::clone(&input.new_source),
@@ -185,6 +119,7 @@ impl<'s> Flow<'s> {
             until: input.until,
             on_bad: input.on_bad,
             on_null: input.on_null,
+            replay,
             retry: context.retry,
             stuck_after: context.stuck_after,
             ordinal: index,
@@ -197,20 +132,25 @@ impl<'s> Flow<'s> {
             resume: self.restored.offsets(index),
         };
         let reader = reader.spawn()?;
-        let intake = TypedIntake::new(
-            input.name.clone(),
+        let spec = IntakeSpec {
+            name: input.name.clone(),
             index,
-            reader,
-            handle,
-            context.mode,
-            context.max_ahead,
-            input.on_bad,
-            input.on_null,
-            Arc::clone(&self.restored),
-            self.store.keeps(),
-        );
+            worker: self.scope.index(),
+            mode: context.mode,
+            max_ahead: context.max_ahead,
+            on_bad: input.on_bad,
+            on_null: input.on_null,
+            redelivers,
+            restored: Arc::clone(&self.restored),
+        };
+        let intake = TypedIntake::new(spec, reader, handle, self.store.keeps());
         self.intakes.borrow_mut().push(Box::new(intake));
-        Ok(stream)
+        self.dedup.add_input(redelivers.then_some(input.remember_ids));
+        if !redelivers {
+            return Ok(stream);
+        }
+        let place = move |arrived: &Arrived<T>| Place::new(index, arrived.split, arrived.offset);
+        Ok(self.dedup.first(stream, place))
     }
 
     /// The records of an input as a differential collection that only grows.
@@ -259,7 +199,7 @@ impl<'s> Flow<'s> {
 
     /// The messages that codecs refused and that are to be dead letters, of all inputs of this worker.
     pub fn rejected(&self) -> Stream<'s, Epoch, Vec<Rejected>> {
-        self.rejected.clone()
+        self.dedup.rejected.clone()
     }
 
     /// The job's clock: a tick in every epoch that somebody closed.
@@ -269,7 +209,8 @@ impl<'s> Flow<'s> {
 
     /// What was read on this worker, by epoch.
     pub fn reads(&self) -> Stream<'s, Epoch, Vec<Read>> {
-        self.reports.clone().map(|report| Read { messages: report.records, refused: report.refused })
+        let reads = self.reports.clone().map(|report| Read { messages: report.records, refused: report.refused });
+        reads.concat(self.dedup.counted.clone())
     }
 
     /// Writes outputs of this worker to a sink, each under its name. One writer carries them all. A record that the broker
@@ -385,14 +326,21 @@ fn build_worker(
     let ((driver, addresses), (mut store, start_store), restores) =
         worker.dataflow::<Epoch, _, _>(|scope| -> Result<_> {
             let (mut reports_in, reports) = scope.new_input::<Vec<Report>>();
-            let (mut rejected_in, rejected) = scope.new_input::<Vec<Rejected>>();
+            let (mut asides_in, asides) = scope.new_input::<Vec<Aside>>();
+            let (all_reports, mut restores) = (reports.clone().broadcast(), vec![]);
+            let ids_codec = Rc::new(BatchCodec);
+            let restored_ids = keeps.then(|| {
+                let (input, stream) = RestoreInput::new(scope, IDS, &ids_codec, restored.upper);
+                restores.push(Box::new(input) as Box<dyn Restore>);
+                stream
+            });
             let mut flow = Flow {
                 context: Arc::clone(context),
                 scope,
                 wake: wake.clone(),
                 intakes: Rc::new(RefCell::new(vec![])),
-                rejected,
-                ticks: clock(reports.clone(), Rc::clone(&heard), restored.clock),
+                ticks: clock(all_reports.clone(), Rc::clone(&heard), restored.clock),
+                dedup: Deduplicated::new(scope, asides, all_reports, restored_ids, Arc::clone(&context.status)),
                 reports,
                 marks: vec![],
                 writers: vec![],
@@ -402,15 +350,18 @@ fn build_worker(
                 run: claim.run,
                 restored: Arc::clone(&restored),
                 keeper: Rc::default(),
-                restores: vec![],
+                restores,
             };
             build(&mut flow)?;
-            flow.keeper.check()?;
             if flow.marks.is_empty() {
                 let text =
                     "the dataflow has neither an output nor a completion: nobody could tell when an epoch is done";
                 return Err(Error::new(ErrorKind::Config, text));
             }
+            if keeps {
+                flow.keep(flow.dedup.kept.clone(), IDS, &ids_codec);
+            }
+            flow.keeper.check()?;
             let complete = ProbeHandle::new();
             let read = flow.reports.filter(|report| report.dirty).map(|_| 0);
             let marks = flow.marks.into_iter().fold(read, |all, marks| all.concat(marks)).probe_with(&complete);
@@ -431,7 +382,7 @@ fn build_worker(
                 },
             );
             reports_in.advance_to(epoch);
-            rejected_in.advance_to(epoch);
+            asides_in.advance_to(epoch);
             flow.intakes.borrow_mut().iter_mut().for_each(|intake| intake.advance_to(epoch));
             let driver = Driver {
                 worker: index,
@@ -449,7 +400,8 @@ fn build_worker(
                 epoch,
                 intakes: flow.intakes,
                 opened: false,
-                inputs: Some((reports_in, rejected_in)),
+                started: context.clock.monotonic(),
+                inputs: Some((reports_in, asides_in)),
                 alarms: Rc::clone(alarms),
                 stops: false,
                 unpublished: Default::default(),

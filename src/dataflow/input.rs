@@ -14,11 +14,12 @@ use crate::checkpoint::{Restored, SplitMark};
 use crate::commit::{CommitThread, Done, LastCommit, MOST_REJECTED};
 use crate::dataflow::align::InputTimes;
 use crate::dataflow::clock::Report;
+use crate::dataflow::dedup::{Aside, Delivery, Place};
 use crate::dataflow::marks::{Marks, Time};
 use crate::dataflow::{Arrived, Rejected};
 use crate::epoch::Epoch;
 use crate::ledger::Ledger;
-use crate::message::{Offset, Reason, SplitId};
+use crate::message::{MessageId, Offset, Reason, SplitId};
 use crate::reader::{FromReader, Item, OnBad, ReaderThread};
 use crate::source::Evidence;
 use crate::split_time::{Limit, Low, Now, SplitTime, TimeMode};
@@ -46,7 +47,7 @@ pub(crate) trait Intake {
     fn open(&mut self) -> bool;
     /// Puts what the reader thread has sent, one batch, into the open epoch. `clock` is the job's clock as far
     /// as it is known.
-    fn take(&mut self, epoch: Epoch, clock: u64, rejected: &mut Handle<Rejected>) -> Taken;
+    fn take(&mut self, epoch: Epoch, clock: u64, asides: &mut Handle<Aside>) -> Taken;
     /// Whether nothing will come any more.
     fn has_ended(&self) -> bool;
     /// What people call it.
@@ -81,24 +82,36 @@ struct SplitState {
     paused: bool,
 }
 
+/// What an intake is told.
+pub(crate) struct IntakeSpec {
+    pub name: String,
+    /// The index of the input in the job.
+    pub index: usize,
+    pub worker: usize,
+    pub mode: TimeMode,
+    pub max_ahead: Duration,
+    pub on_bad: OnBad,
+    pub on_null: OnBad,
+    /// Its broker delivers again what was not acknowledged, and perhaps more.
+    pub redelivers: bool,
+    /// What the last run has left.
+    pub restored: Arc<Restored>,
+}
+
 /// An input whose records are `T`s.
 pub(crate) struct TypedIntake<T: Data> {
-    name: String,
-    index: usize,
+    spec: IntakeSpec,
     reader: ReaderThread<T>,
     committer: Option<CommitThread>,
     /// `None` once nothing will enter any more.
     input: Option<Handle<Arrived<T>>>,
     /// Records on their way into `input`; empty between calls.
     buffer: Vec<Arrived<T>>,
-    mode: TimeMode,
-    max_ahead: Duration,
-    on_bad: OnBad,
-    on_null: OnBad,
     splits: Vec<SplitState>,
     ledger: Ledger,
-    /// What the last run has left.
-    restored: Arc<Restored>,
+    /// Everything below it is done; and below that one everything that the broker was told.
+    retired: Epoch,
+    told: Epoch,
     /// Where checkpoints are kept.
     marks: Option<Marks>,
     /// Splits were opened whose offsets no checkpoint has.
@@ -111,50 +124,36 @@ pub(crate) struct TypedIntake<T: Data> {
     gone: InputTimes,
     /// The times of those that went in the open epoch.
     left: Vec<(SplitId, Time)>,
-    /// Of the open epoch: records that entered, records refused by reason, timestamps not believed.
-    records: u64,
+    /// Of the open epoch: messages that came, those refused by reason (without those that have an id, which are counted where it is
+    /// known whether they came before), timestamps not believed.
+    messages: u64,
     refused: [u64; Reason::ALL.len()],
     ahead: u64,
 }
 
 impl<T: Data> TypedIntake<T> {
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        name: String,
-        index: usize,
-        reader: ReaderThread<T>,
-        input: Handle<Arrived<T>>,
-        mode: TimeMode,
-        max_ahead: Duration,
-        on_bad: OnBad,
-        on_null: OnBad,
-        restored: Arc<Restored>,
-        keeps: bool,
-    ) -> Self {
+    /// `keeps`: there are checkpoints.
+    pub fn new(spec: IntakeSpec, reader: ReaderThread<T>, input: Handle<Arrived<T>>, keeps: bool) -> Self {
         TypedIntake {
-            name,
-            index,
             reader,
             committer: None,
             input: Some(input),
             buffer: Vec::new(),
-            mode,
-            max_ahead,
-            on_bad,
-            on_null,
             splits: Vec::new(),
             ledger: Ledger::new(),
-            restored,
-            marks: keeps.then(|| Marks::new(index)),
+            retired: spec.restored.upper,
+            told: 0,
+            marks: keeps.then(|| Marks::new(spec.index)),
             unmarked: false,
             rejections: BTreeMap::new(),
             opened: false,
             ended: false,
             gone: InputTimes::default(),
             left: Vec::new(),
-            records: 0,
+            messages: 0,
             refused: Default::default(),
             ahead: 0,
+            spec,
         }
     }
 
@@ -168,11 +167,19 @@ impl<T: Data> TypedIntake<T> {
         self.ledger.restore(&splits.iter().copied().collect());
         self.unmarked |= self.marks.is_some() && !splits.is_empty();
         for (id, _) in splits {
-            let mut time = SplitTime::new(self.mode, self.max_ahead);
-            if let Some(mark) = self.restored.mark(self.index, id) {
+            let mut time = SplitTime::new(self.spec.mode, self.spec.max_ahead);
+            if let Some(mark) = self.spec.restored.mark(self.spec.index, id) {
                 time.restore((mark.time, mark.timed));
             }
             self.splits.push(SplitState { id, time, paused: false });
+        }
+    }
+
+    /// Everything that was read below it is acknowledged: the broker has taken the commit.
+    fn acked(&self) -> Epoch {
+        match &self.committer {
+            Some(committer) if committer.committed() < self.told => committer.committed(),
+            _ => self.retired,
         }
     }
 
@@ -188,15 +195,18 @@ impl<T: Data> TypedIntake<T> {
     fn take_items(
         &mut self,
         items: Vec<Item<T>>,
+        ids: Vec<Option<MessageId>>,
         at: Now,
         epoch: Epoch,
         clock: u64,
-        rejected: &mut Handle<Rejected>,
+        asides: &mut Handle<Aside>,
     ) -> Taken {
         let (mut bytes, count) = (0, items.len());
+        let mut ids = ids.into_iter();
         self.buffer.reserve(count);
         let mut run: Option<(SplitId, Offset, usize)> = None; // the split of the last item, its next offset, its index
         for item in items {
+            let message_id = ids.next().flatten();
             let (id, next) = match &item {
                 Item::Record { split, next, .. } => (*split, *next),
                 Item::Refused { message, .. } => (message.split, message.next),
@@ -208,7 +218,7 @@ impl<T: Data> TypedIntake<T> {
                         self.ledger.record(epoch, last, next);
                     }
                     let Some(index) = self.splits.iter().position(|split| split.id == id) else {
-                        tracing::warn!(source = self.name, split = %id, "a message of a split that is not read is dropped");
+                        tracing::warn!(source = self.spec.name, split = %id, "a message of a split that is not read is dropped");
                         run = None;
                         continue;
                     };
@@ -216,23 +226,32 @@ impl<T: Data> TypedIntake<T> {
                 }
             };
             run = Some((id, next, index));
+            self.messages += 1;
+            if let Some(message_id) = message_id {
+                let (offset, refused) = match &item {
+                    Item::Record { offset, .. } => (*offset, None),
+                    Item::Refused { message, reason, .. } => (message.offset, Some(*reason)),
+                };
+                let place = Place::new(self.spec.index, id, offset);
+                asides.send(Aside::Delivered(Delivery::new(message_id, place, self.spec.worker, refused)));
+            }
             match item {
                 Item::Record { split, offset, size, timestamp, data, .. } => {
                     let arrival = self.splits[index].time.read(timestamp, at, clock);
                     self.ahead += u64::from(arrival.ahead);
-                    self.records += 1;
                     bytes += size;
                     let (timestamp, base) = (arrival.timestamp, arrival.base);
                     self.buffer.push(Arrived { split, offset, timestamp, base, data });
                 }
                 Item::Refused { reason, error, split, message } => {
-                    self.refused[reason as usize] += 1;
+                    self.refused[reason as usize] += u64::from(message_id.is_none());
                     self.splits[index].time.refuse();
                     bytes += message.size();
                     self.rejections.entry(epoch).or_default().push((id, message.offset, reason));
-                    let policy = if reason == Reason::Tombstone { self.on_null } else { self.on_bad };
+                    let policy = if reason == Reason::Tombstone { self.spec.on_null } else { self.spec.on_bad };
                     if policy == OnBad::DeadLetter {
-                        rejected.send(Rejected { input: self.index, reason, error, split, message: *message });
+                        let rejected = Rejected { input: self.spec.index, reason, error, split, message: *message };
+                        asides.send(Aside::Rejected(Box::new(rejected)));
                     }
                 }
             }
@@ -257,13 +276,13 @@ impl<T: Data> Intake for TypedIntake<T> {
         self.opened
     }
 
-    fn take(&mut self, epoch: Epoch, clock: u64, rejected: &mut Handle<Rejected>) -> Taken {
+    fn take(&mut self, epoch: Epoch, clock: u64, asides: &mut Handle<Aside>) -> Taken {
         if self.committer.is_none() {
             self.committer = self.reader.committer.try_recv().ok();
         }
         match self.reader.batches.try_recv() {
-            Ok(FromReader::Batch { items, evidence, at }) => {
-                let taken = self.take_items(items, at, epoch, clock, rejected);
+            Ok(FromReader::Batch { items, ids, evidence, at }) => {
+                let taken = self.take_items(items, ids, at, epoch, clock, asides);
                 for (id, evidence) in evidence {
                     if let Some(split) = Self::split(&mut self.splits, id) {
                         split.time.evidence(evidence, at);
@@ -292,7 +311,7 @@ impl<T: Data> Intake for TypedIntake<T> {
     }
 
     fn name(&self) -> &str {
-        &self.name
+        &self.spec.name
     }
 
     fn times(&mut self, now: Now) -> InputTimes {
@@ -312,7 +331,7 @@ impl<T: Data> Intake for TypedIntake<T> {
                 if pauses {
                     split.time.evidence(Evidence::Behind, now); // the reader will say so too, behind what it has read already
                 }
-                tracing::debug!(source = self.name, split = %split.id, paused = pauses, "alignment");
+                tracing::debug!(source = self.spec.name, split = %split.id, paused = pauses, "alignment");
                 let _ = self.reader.pauses.send((split.id, pauses)); // its thread has ended with its splits
             }
         }
@@ -325,10 +344,9 @@ impl<T: Data> Intake for TypedIntake<T> {
 
     fn close(&mut self, epoch: Epoch, now: Now, report: &mut Report) {
         self.ledger.close(epoch);
-        let refused: u64 = self.refused.iter().sum();
         // Where a new split begins must be durable even if nothing comes: the next run is to begin there too.
-        report.dirty |= self.records + refused > 0 || std::mem::take(&mut self.unmarked);
-        report.records += std::mem::take(&mut self.records) + refused;
+        report.dirty |= self.messages > 0 || std::mem::take(&mut self.unmarked);
+        report.records += std::mem::take(&mut self.messages);
         report.ahead += std::mem::take(&mut self.ahead);
         for (total, refused) in report.refused.iter_mut().zip(std::mem::take(&mut self.refused)) {
             *total += refused;
@@ -342,6 +360,9 @@ impl<T: Data> Intake for TypedIntake<T> {
             }
         }
         report.times.push(self.times(now));
+        if self.spec.redelivers {
+            report.acked.push((self.spec.index as u32, self.acked())); // inputs are few
+        }
         if let Some(marks) = &mut self.marks {
             let times = self.splits.iter().map(|split| (split.id, split.time.saved()));
             marks.close(epoch, self.left.iter().copied().chain(times).collect());
@@ -372,8 +393,11 @@ impl<T: Data> Intake for TypedIntake<T> {
         let offsets = self.ledger.retire(bound);
         let rest = self.rejections.split_off(&bound);
         let rejected = std::mem::replace(&mut self.rejections, rest).into_values().flatten().collect();
-        if let Some(committer) = &self.committer {
-            committer.commit(Done { offsets, rejected });
+        self.retired = bound;
+        if let Some(committer) = &self.committer
+            && committer.commit(Done { bound, offsets, rejected })
+        {
+            self.told = bound;
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod align;
 mod clock;
+mod dedup;
 mod driver;
 mod durable;
 mod flow;
@@ -12,6 +13,7 @@ mod marks;
 mod output;
 mod patience;
 mod progress;
+mod spec;
 mod start;
 mod wake;
 
@@ -21,10 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Message, Offset, Reason, SplitId};
 
+pub(crate) use dedup::DEFAULT_REMEMBER_IDS;
 pub use durable::{Bincode, ItemCodec};
-pub use flow::{Flow, Input};
+pub use flow::Flow;
 pub(crate) use flow::{JobContext, run_worker};
 pub use input::Data;
+pub use spec::Input;
 
 /// A record as it enters a dataflow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -73,12 +77,12 @@ pub struct Tick {
     pub end: bool,
 }
 
-/// What was read in an epoch on one worker.
+/// What was read in an epoch on one worker. An epoch may have several of these, to be added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
-    /// Messages, refused ones too.
+    /// Messages, refused ones and those delivered before too.
     pub messages: u64,
-    /// Messages that were refused, by [`Reason`].
+    /// Messages that went no further: refused by their codecs, or delivered before, by [`Reason`].
     pub refused: [u64; Reason::ALL.len()],
 }
 

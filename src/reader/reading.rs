@@ -12,7 +12,7 @@ use crate::codec::Codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Reason, Split, SplitId};
 use crate::retry::Retry;
-use crate::source::{Assignment, Batch, Committer, Evidence, Progress, Reader};
+use crate::source::{Assignment, Batch, Committer, Evidence, Progress, Reader, Replay};
 
 /// How long one read may wait while some splits are paused: as long, a split may stay paused that need not.
 const PAUSED_WAIT: Duration = Duration::from_millis(10);
@@ -188,7 +188,7 @@ impl<'a, T: Send + 'static> Reading<'a, T> {
         }
         let evidence = self.assignments.iter().map(|a| (a.split.id, Evidence::Behind)).collect();
         let at = self.spec.now();
-        self.spec.send(self.batches, FromReader::Batch { items: vec![], evidence, at });
+        self.spec.send(self.batches, FromReader::Batch { items: vec![], ids: vec![], evidence, at });
         let mut asked = self.assignments.clone();
         self.source.ask(Ask::Open(asked.clone()));
         while self.spec.control.is_running() {
@@ -293,10 +293,15 @@ impl<'a, T: Send + 'static> Reading<'a, T> {
             return Ok(true);
         }
         let (spec, at) = (self.spec, self.spec.now());
+        let redelivers = spec.replay == Replay::Redeliver;
         let mut items = Vec::with_capacity(self.batch.messages.len());
+        let mut ids = Vec::with_capacity(if redelivers { items.capacity() } else { 0 });
         let mut last = None;
         for mut message in self.batch.messages.drain(..) {
             message.arrival = at.wall;
+            if redelivers {
+                ids.push(message.id);
+            }
             let (split, offset, next, size) = (message.split, message.offset, message.next, message.size());
             if let Some((other, next)) = last.replace((split, next)).filter(|(other, _)| *other != split) {
                 self.health.read(other, next, at.monotonic);
@@ -327,7 +332,7 @@ impl<'a, T: Send + 'static> Reading<'a, T> {
         }
         let evidence = std::mem::take(&mut self.batch.evidence);
         evidence.iter().for_each(|(split, evidence)| self.health.evidence(*split, *evidence, at.monotonic));
-        let batch = FromReader::Batch { items, evidence, at };
+        let batch = FromReader::Batch { items, ids, evidence, at };
         match self.batches.try_send(batch) {
             Ok(()) => (spec.wake)(),
             Err(TrySendError::Full(batch)) => {

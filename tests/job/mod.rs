@@ -9,6 +9,7 @@ mod epochs;
 mod health;
 mod pair;
 mod queue;
+mod redelivery;
 mod stop;
 pub(crate) mod support;
 mod time;

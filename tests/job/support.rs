@@ -1,7 +1,7 @@
 //! What the tests of running jobs share: waiting, jobs on threads of their own, doubles that record and make trouble.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -230,6 +230,8 @@ struct Flags {
     fatal: AtomicBool,
     unreachable: AtomicBool,
     commits_hang: AtomicBool,
+    commits_fail: AtomicBool,
+    removed: AtomicUsize,
 }
 
 impl Trouble {
@@ -241,6 +243,14 @@ impl Trouble {
     pub fn hide(&self, split: u32) {
         self.0.hidden.lock().unwrap().insert(split);
     }
+    /// The source lists this split again.
+    pub fn show(&self, split: u32) {
+        self.0.hidden.lock().unwrap().remove(&split);
+    }
+    /// How many splits readers were told to leave.
+    pub fn removed(&self) -> usize {
+        self.0.removed.load(Ordering::SeqCst)
+    }
     /// Reading fails, and is worth another try.
     pub fn be_unreachable(&self, unreachable: bool) {
         self.0.unreachable.store(unreachable, Ordering::SeqCst);
@@ -248,6 +258,10 @@ impl Trouble {
     /// Commits are not answered.
     pub fn hang_commits(&self, hang: bool) {
         self.0.commits_hang.store(hang, Ordering::SeqCst);
+    }
+    /// Commits do not reach the broker, and it says so.
+    pub fn fail_commits(&self, fail: bool) {
+        self.0.commits_fail.store(fail, Ordering::SeqCst);
     }
     /// The next call fails for good.
     pub fn be_fatal(&self) {
@@ -314,6 +328,7 @@ impl Reader for WatchedReader {
         Ok(progress)
     }
     fn assign(&mut self, add: &[Assignment], remove: &[SplitId]) -> Result<()> {
+        self.1.0.removed.fetch_add(remove.len(), Ordering::SeqCst);
         self.0.assign(add, remove)
     }
     fn pause(&mut self, splits: &[SplitId], paused: bool) -> Result<()> {
@@ -327,6 +342,9 @@ impl Committer for WatchedCommitter {
     fn commit(&mut self, offsets: &Offsets, rejected: &[(SplitId, Offset, Reason)]) -> Result<()> {
         while self.2.0.commits_hang.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(10)); // until the test is over
+        }
+        if self.2.0.commits_fail.load(Ordering::SeqCst) {
+            return Err(Error::new(syncline::ErrorKind::Connect, "nobody answers").retryable());
         }
         self.1.push(Event::Committed { offsets: offsets.clone() });
         self.0.commit(offsets, rejected)

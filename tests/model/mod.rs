@@ -9,7 +9,7 @@
 
 mod floor;
 mod naive;
-mod random;
+pub(crate) mod random;
 mod reference;
 mod run;
 mod script;

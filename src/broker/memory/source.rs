@@ -106,6 +106,9 @@ impl Source for MemorySource {
                 Position::Earliest | Position::Committed { otherwise: Otherwise::Earliest } => {
                     Ok(splits.iter().map(|s| (s.id, Offset(0))).collect())
                 }
+                Position::Exact(offsets) => {
+                    Ok(splits.iter().map(|s| (s.id, offsets.get(&s.name).copied().unwrap_or_default())).collect())
+                }
                 _ => Err(Error::new(
                     ErrorKind::Config,
                     format!("{:?} is a queue: it has no position {position:?}, only what was not committed", self.name),
