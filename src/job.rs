@@ -71,6 +71,7 @@ impl Job {
                 identity: Identity { job: name.into(), settings: vec![] },
                 take_over: false,
                 accept_changes: false,
+                checkpoint_every: Duration::ZERO,
             },
             peer_timeout: PEER_TIMEOUT,
             connect_timeout: CONNECT_TIMEOUT,
@@ -147,6 +148,14 @@ impl Job {
     #[must_use]
     pub fn store(mut self, new_store: NewStore) -> Self {
         self.context.new_store = new_store;
+        self
+    }
+
+    /// The least time from checkpoint to checkpoint; the default is none: as fast as the device and the sinks allow. What is read in
+    /// between is published no earlier, so latency grows by it, and less is written: what came and went within it.
+    #[must_use]
+    pub fn checkpoint_every(mut self, every: Duration) -> Self {
+        self.context.checkpoint_every = every;
         self
     }
 

@@ -66,6 +66,7 @@ pub mod commit;
 
 mod blocks;
 mod crash;
+mod item;
 mod varint;
 pub mod control;
 pub mod job;

@@ -9,6 +9,9 @@
 //! Nothing may be visible to anybody before `publish`. Ranges do not overlap and follow each other; while one waits for its
 //! checkpoint the next may be written, and even prepared. After a crash a new run calls `publish` with the bytes that the
 //! checkpoint kept, without `write`: the bytes alone must do.
+//!
+//! What is written often holds what the checkpoints have already: the payload of a record that waited. A record says so
+//! ([`Stored`]), and what a writer prepares may refer to it ([`Insert`]) instead of holding it once more.
 
 use std::sync::Arc;
 
@@ -17,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::epoch::Epoch;
 use crate::error::Result;
+use crate::item::ItemRef;
 use crate::message::{Headers, Reason};
 
 /// What a sink promises if `publish` is repeated for a range after a crash.
@@ -53,6 +57,20 @@ pub struct OutputRecord {
     pub timestamp: Option<u64>,
     /// Headers, in order.
     pub headers: Headers,
+    /// Parts of the value that checkpoints have anyway, in order.
+    pub stored: Vec<Stored>,
+}
+
+/// A part of a value that is also the end of an item of a durable collection, which was there before the epoch of the record, or
+/// was added in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Stored {
+    /// Where it begins in the value, in bytes.
+    pub at: usize,
+    /// How long it is, in bytes.
+    pub length: usize,
+    /// The item whose last bytes these are.
+    pub item: ItemRef,
 }
 
 /// A record of a value alone.
@@ -78,6 +96,101 @@ pub struct WriterContext {
     pub dead_letter: Option<Entity>,
     /// Whether a checkpoint will keep what `prepare` returns. If not, `prepare` may return nothing.
     pub outbox: bool,
+}
+
+/// What a checkpoint must keep so that a later run can publish a range.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prepared {
+    /// All but what is inserted.
+    pub bytes: Vec<u8>,
+    /// What is inserted into the bytes, in order.
+    pub inserts: Vec<Insert>,
+}
+
+/// A part of what was prepared that stands elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Insert {
+    /// Before which of the bytes it comes, these counted without what is inserted.
+    pub at: usize,
+    /// What it is.
+    pub what: Inserted,
+}
+
+/// See [`Insert`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// These bytes, which are shared and not copied.
+    Bytes(Bytes),
+    /// The end of an item.
+    Item {
+        /// The item.
+        item: ItemRef,
+        /// How many of its last bytes.
+        length: usize,
+    },
+}
+
+impl Insert {
+    /// The item, if it is one.
+    pub(crate) fn item(&self) -> Option<ItemRef> {
+        match self.what {
+            Inserted::Bytes(_) => None,
+            Inserted::Item { item, .. } => Some(item),
+        }
+    }
+}
+
+impl Prepared {
+    /// Whether there is nothing to publish.
+    pub fn is_empty(&self) -> bool {
+        self.own_bytes() == 0 && self.inserts.iter().all(|insert| insert.item().is_none())
+    }
+
+    /// Appends bytes; many are shared, few are copied.
+    pub fn push(&mut self, bytes: &Bytes) {
+        if bytes.len() < WORTH_SHARING {
+            self.bytes.extend_from_slice(bytes);
+        } else {
+            self.inserts.push(Insert { at: self.bytes.len(), what: Inserted::Bytes(bytes.clone()) });
+        }
+    }
+
+    /// Appends the last bytes of an item.
+    pub fn push_item(&mut self, item: ItemRef, length: usize) {
+        self.inserts.push(Insert { at: self.bytes.len(), what: Inserted::Item { item, length } });
+    }
+
+    /// How many bytes there are without those of items.
+    pub(crate) fn own_bytes(&self) -> usize {
+        let shared = self.inserts.iter().map(|insert| match &insert.what {
+            Inserted::Bytes(bytes) => bytes.len(),
+            Inserted::Item { .. } => 0,
+        });
+        self.bytes.len() + shared.sum::<usize>()
+    }
+
+    /// All but the items, in order.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.inserts.iter().map(|insert| insert.at));
+        let ends = self.inserts.iter().map(Some).chain([None]);
+        starts.zip(ends).flat_map(|(start, end)| {
+            let own = &self.bytes[start..end.map_or(self.bytes.len(), |insert| insert.at)];
+            let shared = end.map_or(&[][..], |insert| match &insert.what {
+                Inserted::Bytes(bytes) => bytes,
+                Inserted::Item { .. } => &[],
+            });
+            [own, shared]
+        })
+    }
+}
+
+/// Copying less than this costs less than sharing it, in bytes.
+const WORTH_SHARING: usize = 192;
+
+impl From<Vec<u8>> for Prepared {
+    fn from(bytes: Vec<u8>) -> Self {
+        Prepared { bytes, inserts: vec![] }
+    }
 }
 
 /// Records that a broker refused one by one and that became dead letters, by [`Reason`].
@@ -106,15 +219,16 @@ pub trait Writer: Send {
 
     /// All records of epochs in [lower, upper) are written. Returns what a checkpoint must keep so that a later run can publish
     /// them: encoded records, names of staged files, or nothing if the context has no outbox.
-    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Vec<u8>>;
+    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Prepared>;
 
     /// The checkpoint is durable: shows the records of [lower, upper), and returns when the broker has them for good.
     ///
-    /// May be repeated with the same range. The bytes are those of `prepare`, perhaps of an earlier run.
+    /// May be repeated with the same range. `left` are the bytes of `prepare` if an earlier run made them, with what was to be
+    /// inserted; there are none for a range that this writer has prepared.
     ///
     /// A record that the broker refuses by itself, such as one that is too large, becomes a dead letter if the context has an
     /// output for these: the answer counts them. Without such an output it is an error, and not one that passes.
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered>;
+    fn publish(&mut self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Undelivered>;
 
     /// Everything below this epoch is published, if the broker knows.
     fn published(&mut self) -> Result<Option<Epoch>>;

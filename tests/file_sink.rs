@@ -134,9 +134,9 @@ fn a_publish_is_one_append_a_file() {
     for number in 0..1_000 {
         write(&mut *writer, 1 + number % 3, (number % 2) as usize, &format!("{number}"));
     }
-    assert_eq!(writer.prepare(1, 4).unwrap(), [0; 0]);
+    assert!(writer.prepare(1, 4).unwrap().is_empty());
     assert_eq!(test.text("sync-w3.jsonl"), "");
-    writer.publish(1, 4, &[]).unwrap();
+    writer.publish(1, 4, None).unwrap();
     assert_eq!(test.faults.appends.load(Ordering::SeqCst), 2);
     assert_eq!(test.faults.syncs.load(Ordering::SeqCst), 0, "without an outbox nothing is durable anyway");
     assert_eq!(test.text("sync-w3.jsonl").lines().count() + test.text("delay-w3.jsonl").lines().count(), 1_000);
@@ -151,8 +151,8 @@ fn what_was_there_stays() {
     for run in 1..3 {
         let mut writer = test.open(&["sync"], true).unwrap();
         write(&mut *writer, run, 0, &format!("run {run}"));
-        let prepared = writer.prepare(run, run + 1).unwrap();
-        writer.publish(run, run + 1, &prepared).unwrap();
+        writer.prepare(run, run + 1).unwrap();
+        writer.publish(run, run + 1, None).unwrap();
     }
     assert_eq!(test.text("sync-w3.jsonl"), "run 1\nrun 2\n");
     assert_eq!(test.faults.syncs.load(Ordering::SeqCst), 2);
@@ -170,15 +170,15 @@ fn a_failed_append_is_cut_back_and_repeated() {
         let test = Test::new();
         let mut writer = test.open(&["sync", "delay"], true).unwrap();
         write(&mut *writer, 1, 0, "before");
-        let prepared = writer.prepare(1, 2).unwrap();
-        writer.publish(1, 2, &prepared).unwrap();
+        writer.prepare(1, 2).unwrap();
+        writer.publish(1, 2, None).unwrap();
         write(&mut *writer, 2, 0, "a long enough line");
         write(&mut *writer, 2, 1, "another long line");
-        let prepared = writer.prepare(2, 3).unwrap();
+        writer.prepare(2, 3).unwrap();
         write(&mut *writer, 3, 0, "later");
         test.fail(faults);
         let mut tries = 1;
-        while let Err(error) = writer.publish(2, 3, &prepared) {
+        while let Err(error) = writer.publish(2, 3, None) {
             assert!(error.kind() == ErrorKind::Write && error.is_retryable(), "{error:?}");
             assert!(error.report().contains("-w3.jsonl") && error.report().contains("disk full"), "{}", error.report());
             if faults.len() == 1 {
@@ -188,8 +188,8 @@ fn a_failed_append_is_cut_back_and_repeated() {
             tries += 1;
             assert!(tries < 5, "{faults:?}");
         }
-        let prepared = writer.prepare(3, 4).unwrap();
-        writer.publish(3, 4, &prepared).unwrap();
+        writer.prepare(3, 4).unwrap();
+        writer.publish(3, 4, None).unwrap();
         assert_eq!(test.text("sync-w3.jsonl"), "before\na long enough line\nlater\n", "{faults:?}");
         assert_eq!(test.text("delay-w3.jsonl"), "another long line\n", "{faults:?}");
         assert!(test.faults.fail.lock().unwrap().is_empty(), "{faults:?}: not all faults were met");
@@ -212,9 +212,9 @@ fn damaged_bytes_are_not_published() {
     let prepared = writer.prepare(1, 2).unwrap();
     drop(writer);
     let mut writer = test.open(&["sync"], true).unwrap();
-    let error = writer.publish(1, 2, &prepared[..prepared.len() - 1]).unwrap_err();
+    let error = writer.publish(1, 2, Some(&prepared.bytes[..prepared.bytes.len() - 1])).unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Store, false));
     let mut fewer = test.open(&[], true).unwrap();
-    assert_eq!(fewer.publish(1, 2, &prepared).unwrap_err().kind(), ErrorKind::Store);
+    assert_eq!(fewer.publish(1, 2, Some(&prepared.bytes)).unwrap_err().kind(), ErrorKind::Store);
     assert_eq!(test.text("sync-w3.jsonl"), "");
 }

@@ -456,6 +456,7 @@ fn record(key: &str, value: &str) -> OutputRecord {
         value: value.to_string().into(),
         timestamp: Some(1_700_000_000_000),
         headers,
+        ..OutputRecord::default()
     }
 }
 
@@ -469,17 +470,16 @@ fn java_reads_what_was_published_where_it_would_have_put_it() {
         writer.write(10 + i as u64 % 2, Entity(0), record(key, &format!("v{i}"))).unwrap();
     }
     writer.write(12, Entity(1), record("late", "d")).unwrap();
-    let prepared = writer.prepare(10, 12).unwrap();
-    assert!(prepared.is_empty());
+    assert!(writer.prepare(10, 12).unwrap().is_empty());
     let read = |topic: &Topic| read_all(&mut *topic.source(""));
     assert!(read(&ours).is_empty(), "nothing is visible before it is published");
-    writer.publish(10, 12, &prepared).unwrap();
-    writer.publish(10, 12, &prepared).unwrap();
+    writer.publish(10, 12, None).unwrap();
+    writer.publish(10, 12, None).unwrap();
     let ends = ours.ends();
     assert_eq!(ends.iter().sum::<u64>(), 100, "{ends:?}");
     assert!(read(&delay).is_empty(), "epoch 12 is in the next range");
-    let prepared = writer.prepare(12, 13).unwrap();
-    writer.publish(12, 13, &prepared).unwrap();
+    writer.prepare(12, 13).unwrap();
+    writer.publish(12, 13, None).unwrap();
     assert_eq!(delay.consume(1), [(0, "origin:test\tlate\td".to_string())]);
 
     // The Java producer puts the same keys on the same partitions, in the same order.
@@ -500,7 +500,7 @@ fn a_later_run_publishes_from_the_bytes_alone() {
     let prepared = writer.prepare(5, 6).unwrap();
     drop(writer); // a crash before publish
     let mut writer = open_sink(&[&topic], true);
-    writer.publish(5, 6, &prepared).unwrap();
+    writer.publish(5, 6, Some(&prepared.bytes)).unwrap();
     let expected = ["origin:test\ta\t1", "origin:test\tb\t2"].map(|line| (0, line.to_string()));
     assert_eq!(topic.consume(2), expected);
     assert_eq!(writer.published().unwrap(), None);
@@ -518,12 +518,12 @@ fn forty_megabytes_pass_and_too_much_is_named() {
     writer.write(1, Entity(0), record("a", &large)).unwrap();
     writer.write(1, Entity(0), record("b", "small")).unwrap();
     writer.prepare(1, 2).unwrap();
-    writer.publish(1, 2, &[]).unwrap();
+    writer.publish(1, 2, None).unwrap();
     let read = read_all(&mut *topic.source(""));
     assert_eq!(read.iter().map(|message| text(&message.value).len()).collect::<Vec<_>>(), [40_000_000, 5]);
     writer.write(2, Entity(0), record("a", &too_large)).unwrap();
     writer.prepare(2, 3).unwrap();
-    let error = writer.publish(2, 3, &[]).unwrap_err();
+    let error = writer.publish(2, 3, None).unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Write, false), "{error:?}");
     assert!(error.report().contains(&topic.0), "{error:?}");
 }

@@ -101,7 +101,7 @@ fn write(writer: &mut dyn Writer, epoch: u64, numbers: std::ops::Range<u32>) {
 /// Publishes as the job does: again while that may help.
 fn publish(writer: &mut dyn Writer, epoch: u64) {
     let start = Instant::now();
-    while let Err(error) = writer.publish(epoch, epoch + 1, &[]) {
+    while let Err(error) = writer.publish(epoch, epoch + 1, None) {
         assert!(error.is_retryable() && start.elapsed() < PATIENCE, "{error:?}");
     }
 }

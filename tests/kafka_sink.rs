@@ -50,8 +50,8 @@ fn publish(writer: &mut dyn Writer, epoch: u64, records: Vec<OutputRecord>) -> R
     for record in records {
         writer.write(epoch, Entity(0), record)?;
     }
-    let prepared = writer.prepare(epoch, epoch + 1)?;
-    writer.publish(epoch, epoch + 1, &prepared)
+    writer.prepare(epoch, epoch + 1)?;
+    writer.publish(epoch, epoch + 1, None)
 }
 
 /// A topic with properties of its own.

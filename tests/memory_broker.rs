@@ -89,7 +89,7 @@ fn an_unreachable_broker_is_behind_and_worth_a_retry() {
     let errors = [
         reader.read(&mut batch, WAIT).map(drop),
         committer.commit(&Offsets::new(), &[]),
-        writer.publish(1, 2, &[]).map(drop),
+        writer.publish(1, 2, None).map(drop),
         broker.source("topic", &options()).unwrap()().unwrap().splits().map(drop),
     ];
     for error in errors {
@@ -99,7 +99,7 @@ fn an_unreachable_broker_is_behind_and_worth_a_retry() {
     assert_eq!(batch.evidence[0].1, Evidence::Behind);
     broker.set_unreachable(false);
     assert_eq!(read(&mut *reader).unwrap().1, [Evidence::CaughtUp]);
-    writer.publish(1, 2, &[]).unwrap();
+    writer.publish(1, 2, None).unwrap();
     assert_eq!(values(&read(&mut *reader).unwrap().0), ["late"]);
 }
 
@@ -239,7 +239,7 @@ fn a_range_becomes_visible_at_once() {
         for epoch in 1..=50 {
             (0..20).for_each(|_| write(&mut *writer, epoch, 0, "x"));
             writer.prepare(epoch, epoch + 1).unwrap();
-            writer.publish(epoch, epoch + 1, &[]).unwrap();
+            writer.publish(epoch, epoch + 1, None).unwrap();
         }
         assert!(seen.join().unwrap(), "a part of a range was visible");
     });
@@ -254,9 +254,9 @@ fn t07_the_delay_topic_is_published_with_the_joined_one_or_not_at_all() {
     write(&mut *writer, 1, 1, "delayed");
     writer.prepare(1, 2).unwrap();
     broker.crash_clients();
-    assert!(writer.publish(1, 2, &[]).unwrap_err().is_retryable());
+    assert!(writer.publish(1, 2, None).unwrap_err().is_retryable());
     assert_eq!((broker.values("topic"), broker.values("other")), (vec![], vec![]));
-    writer.publish(1, 2, &[]).unwrap();
+    writer.publish(1, 2, None).unwrap();
     assert_eq!((broker.values("topic"), broker.values("other")), (vec!["joined".into()], vec!["delayed".into()]));
 }
 
@@ -267,7 +267,7 @@ fn a_fenced_writer_changes_nothing() {
     write(&mut *old, 1, 0, "old");
     old.prepare(1, 2).unwrap();
     let _new = writer(&broker, 2);
-    let error = old.publish(1, 2, &[]).unwrap_err();
+    let error = old.publish(1, 2, None).unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Fenced, false));
     assert!(error.to_string().contains("run 2 has taken over from run 1"), "{error}");
     assert_eq!(old.published().unwrap_err().kind(), ErrorKind::Fenced);

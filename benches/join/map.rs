@@ -99,7 +99,7 @@ impl<const N: usize> Operator<N> {
         let (hash, side) = (key.hash(), usize::from(side));
         let due = (base + self.window).max(now);
         counts.arrived += 1;
-        let entry = Entry { split, offset, timestamp, payload };
+        let entry = Entry { split, offset, timestamp, payload, item: None };
         match self.map.entry(hash) {
             Place::Vacant(place) => {
                 self.timers.entry(due).or_default().push(hash);

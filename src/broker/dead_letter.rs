@@ -50,7 +50,7 @@ pub(super) fn refused(
         key: record.key.clone(),
         value: value.unwrap_or_default().into(),
         timestamp: record.timestamp,
-        headers: vec![],
+        ..OutputRecord::default()
     }
 }
 

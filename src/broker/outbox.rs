@@ -1,46 +1,72 @@
 //! Records as bytes, for sinks that give them to the checkpoint in `prepare` and publish them in a later run.
 //!
 //! A record is its epoch (u64), its entity (u32), its timestamp, its key, its value, the number of its headers (u32) and these.
-//! Numbers are little-endian; bytes and names come after their length (u32); what may be absent comes after 0 or 1 (u8).
+//! Numbers are little-endian; bytes and names come after their length (u32); what may be absent comes after 0 or 1 (u8). Parts of
+//! values that checkpoints have anyway are left to be inserted.
 
 use bytes::{Buf, Bytes};
 
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sink::{Entity, OutputRecord};
+use crate::sink::{Entity, OutputRecord, Prepared, Stored};
 
 /// Appends a record.
-pub(super) fn put(out: &mut Vec<u8>, epoch: Epoch, entity: Entity, record: &OutputRecord) -> Result<()> {
-    out.extend_from_slice(&epoch.to_le_bytes());
-    put_length(out, entity.0)?;
-    out.push(u8::from(record.timestamp.is_some()));
-    out.extend(record.timestamp.into_iter().flat_map(u64::to_le_bytes));
-    put_optional(out, record.key.as_ref())?;
-    put_bytes(out, &record.value)?;
-    put_length(out, record.headers.len())?;
+pub(super) fn put(prepared: &mut Prepared, epoch: Epoch, entity: Entity, record: &OutputRecord) -> Result<()> {
+    prepared.bytes.extend_from_slice(&epoch.to_le_bytes());
+    put_length(prepared, entity.0)?;
+    prepared.bytes.push(u8::from(record.timestamp.is_some()));
+    prepared.bytes.extend(record.timestamp.into_iter().flat_map(u64::to_le_bytes));
+    put_optional(prepared, record.key.as_ref())?;
+    put_length(prepared, record.value.len())?;
+    let mut from = 0;
+    for &Stored { at, length, item } in &record.stored {
+        if at < from || at.checked_add(length).is_none_or(|end| end > record.value.len()) {
+            let text = format!(
+                "a record says that {length} bytes of its value from {at} on are stored, but they are not there"
+            );
+            return Err(Error::new(ErrorKind::Write, text));
+        }
+        prepared.push(&record.value.slice(from..at));
+        prepared.push_item(item, length);
+        from = at + length;
+    }
+    prepared.push(&record.value.slice(from..));
+    put_length(prepared, record.headers.len())?;
     for (name, value) in &record.headers {
-        put_bytes(out, name.as_bytes())?;
-        put_optional(out, value.as_ref())?;
+        put_length(prepared, name.len())?;
+        prepared.bytes.extend_from_slice(name.as_bytes());
+        put_optional(prepared, value.as_ref())?;
     }
     Ok(())
 }
 
-fn put_length(out: &mut Vec<u8>, length: usize) -> Result<()> {
+fn put_length(prepared: &mut Prepared, length: usize) -> Result<()> {
     let too_long =
         |_| Error::new(ErrorKind::Limit, format!("{length} bytes are too many for one record: at most 4 GiB"));
-    out.extend_from_slice(&u32::try_from(length).map_err(too_long)?.to_le_bytes());
+    prepared.bytes.extend_from_slice(&u32::try_from(length).map_err(too_long)?.to_le_bytes());
     Ok(())
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
-    put_length(out, bytes.len())?;
-    out.extend_from_slice(bytes);
+fn put_bytes(prepared: &mut Prepared, bytes: &Bytes) -> Result<()> {
+    put_length(prepared, bytes.len())?;
+    prepared.push(bytes);
     Ok(())
 }
 
-fn put_optional(out: &mut Vec<u8>, bytes: Option<&Bytes>) -> Result<()> {
-    out.push(u8::from(bytes.is_some()));
-    bytes.map_or(Ok(()), |bytes| put_bytes(out, bytes))
+fn put_optional(prepared: &mut Prepared, bytes: Option<&Bytes>) -> Result<()> {
+    prepared.bytes.push(u8::from(bytes.is_some()));
+    bytes.map_or(Ok(()), |bytes| put_bytes(prepared, bytes))
+}
+
+/// The records of a range that was left by an earlier run.
+///
+/// # Errors
+///
+/// [`ErrorKind::Write`] if nothing was left: nobody has prepared the range. As [`records`].
+pub(super) fn left(left: Option<&[u8]>, lower: Epoch, upper: Epoch) -> Result<Vec<(Epoch, Entity, OutputRecord)>> {
+    let none =
+        || Error::new(ErrorKind::Write, format!("the range [{lower}, {upper}) is published and was never prepared"));
+    records(left.ok_or_else(none)?)
 }
 
 /// The records in these bytes, in the order in which they were put.
@@ -48,7 +74,7 @@ fn put_optional(out: &mut Vec<u8>, bytes: Option<&Bytes>) -> Result<()> {
 /// # Errors
 ///
 /// [`ErrorKind::Store`] if the bytes are not what [`put`] made.
-pub(super) fn records(bytes: &[u8]) -> Result<Vec<(Epoch, Entity, OutputRecord)>> {
+fn records(bytes: &[u8]) -> Result<Vec<(Epoch, Entity, OutputRecord)>> {
     let mut rest = Bytes::copy_from_slice(bytes);
     let mut records = vec![];
     while !rest.is_empty() {
@@ -72,7 +98,7 @@ fn take(rest: &mut Bytes) -> Option<(Epoch, Entity, OutputRecord)> {
         let name = String::from_utf8(take_bytes(rest)?.to_vec()).ok()?;
         headers.push((name, take_optional(rest)?));
     }
-    Some((epoch, entity, OutputRecord { key, value, timestamp, headers }))
+    Some((epoch, entity, OutputRecord { key, value, timestamp, headers, stored: vec![] }))
 }
 
 fn take_flag(rest: &mut Bytes) -> Option<bool> {
@@ -107,7 +133,7 @@ mod tests {
             timestamp in prop::option::of(any::<u64>()),
             headers in prop::collection::vec(("[a-zä]{0,3}", prop::option::of(bytes())), 0..3),
         ) -> OutputRecord {
-            OutputRecord { key, value, timestamp, headers }
+            OutputRecord { key, value, timestamp, headers, stored: vec![] }
         }
     }
 
@@ -115,12 +141,13 @@ mod tests {
         #[test]
         fn what_was_put_is_taken(list in prop::collection::vec((any::<u64>(), 0usize..5, record()), 0..5), cut in any::<usize>()) {
             let list: Vec<_> = list.into_iter().map(|(epoch, entity, record)| (epoch, Entity(entity), record)).collect();
-            let mut out = vec![];
+            let mut prepared = Prepared::default();
             let mut ends = vec![0];
             for (epoch, entity, record) in &list {
-                put(&mut out, *epoch, *entity, record).unwrap();
-                ends.push(out.len());
+                put(&mut prepared, *epoch, *entity, record).unwrap();
+                ends.push(prepared.bytes.len());
             }
+            let out = prepared.bytes;
             prop_assert_eq!(&records(&out).unwrap(), &list);
             let cut = cut % (out.len() + 1);
             match records(&out[..cut]) {

@@ -8,34 +8,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bytes::Bytes;
-
 use super::log::{self, Appender, START};
 use super::manifest::{self, End, Manifest, Segment};
 use super::place::Place;
-use super::recover::{self, Cut, Items};
+use super::recover::{self, Cut, Loaded, Removals};
 use super::{Changes, Claim, Frame, ItemId, ItemUpdate, claim};
 use crate::crash;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::Slot;
 
-/// How large the files of a store are, how much of it is worth compacting, and how much memory that takes. All in bytes.
+/// How large the files of a store are, how much of it is worth compacting, and how much memory that takes. In bytes, but for updates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
     /// A segment that is larger is followed by a new one.
     pub segment: u64,
-    /// Compaction waits until there is so much more than twice the last base.
+    /// Compaction waits until there is so much more than the last base. Then there are the base, as much again and this, and while
+    /// a new base is written, that one: three times what lives.
     pub slack: u64,
     /// Compaction puts items of so many bytes into a frame.
     pub frame: usize,
-    /// Compaction sums the items of so many bytes of segments at a time; the others wait for another pass over them.
+    /// Compaction remembers so many negative updates at a time; the others wait for another pass over the indexes.
     pub pass: u64,
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { segment: 64 << 20, slack: 128 << 20, frame: 4 << 20, pass: 256 << 20 }
+        Sizes { segment: 64 << 20, slack: 128 << 20, frame: 4 << 20, pass: 2 << 20 }
     }
 }
 
@@ -72,11 +71,11 @@ impl Compactor {
         let bytes = |base: bool| -> u64 {
             old.iter().filter(|s| s.slot.is_none() == base).filter_map(|s| s.end).map(|end| end.bytes).sum()
         };
-        if old.iter().all(|s| s.slot.is_none()) || bytes(false) <= 2 * bytes(true) + self.sizes.slack {
+        if old.iter().all(|s| s.slot.is_none()) || bytes(false) <= bytes(true) + self.sizes.slack {
             return Ok(false);
         }
         let mut base = Base::new(self, &manifest);
-        if let Err(error) = self.write(&mut base, &old, &manifest, published, bytes(false) + bytes(true)) {
+        if let Err(error) = self.write(&mut base, &old, &manifest, published) {
             base.abandon();
             return Err(error);
         }
@@ -101,51 +100,30 @@ impl Compactor {
         }
     }
 
-    fn write(
-        &self,
-        base: &mut Base<'_>,
-        old: &[Segment],
-        manifest: &Manifest,
-        published: Epoch,
-        size: u64,
-    ) -> Result<()> {
+    fn write(&self, base: &mut Base<'_>, old: &[Segment], manifest: &Manifest, published: Epoch) -> Result<()> {
         let job = self.job(manifest);
         let upper = old.iter().filter_map(|s| s.end).map(|end| end.upper).max().unwrap_or_default();
         let cut = Cut { upper, above: upper, segments: old.to_vec(), unsynced: vec![], torn: vec![] };
-        let restored = recover::load(&self.place, &cut, job)?;
-        // Marks keep the ends of their ranges: other logs may have later ones, below `upper`.
-        let mut marks: BTreeMap<Epoch, Frame> = BTreeMap::new();
-        let mut last: BTreeMap<_, Epoch> = BTreeMap::new();
-        log::for_each(&self.place, old, job, &mut |view| {
-            for mark in &view.splits {
-                let known = last.entry((mark.source, mark.split)).or_default();
-                *known = view.upper.max(*known);
-            }
-            self.go_on()
-        })?;
-        for mark in restored.splits {
-            let upper = last[&(mark.source, mark.split)];
-            marks.entry(upper).or_insert_with(|| Frame { upper, ..Frame::default() }).splits.push(mark);
-        }
+        let Loaded { restored, marks, negative, .. } = recover::load(&self.place, &cut, job, &|| self.go_on())?;
         let (clock, published) = (restored.clock, restored.published.max(published));
         base.append(&Frame { upper, clock, published, ..Frame::default() }, Slot(0))?;
-        for frame in marks.into_values() {
+        // Marks keep the ends of their ranges: other logs may have later ones, below `upper`.
+        let mut frames: BTreeMap<Epoch, Frame> = BTreeMap::new();
+        for (upper, mark) in marks.into_values() {
+            frames.entry(upper).or_insert_with(|| Frame { upper, ..Frame::default() }).splits.push(mark);
+        }
+        for frame in frames.into_values() {
             base.append(&frame, Slot(0))?;
         }
-        for pending in restored.outbox.into_iter().filter(|pending| pending.upper > published) {
-            let frame =
-                Frame { lower: pending.lower, upper: pending.upper, prepared: pending.prepared, ..Frame::default() };
-            base.append(&frame, pending.slot)?;
-        }
-        let passes = u128::from(size / self.sizes.pass + 1);
+        let passes = u128::from(negative / self.sizes.pass + 1);
         for pass in 0..passes {
-            let mut wanted = |id: ItemId| self.go_on().map(|()| id.0 % passes == pass);
-            let mut items = Items::sum(&self.place, old, job, &mut wanted)?;
-            items.give(&self.place, old, job, &mut |name, update| {
+            let mut wanted = |id: ItemId| self.go_on().map(|()| passes == 1 || id.0 % passes == pass);
+            let removals = Removals::of(&self.place, old, job, &mut wanted)?;
+            let removals = removals.apply(&self.place, old, job, &mut wanted, &mut |name, update| {
                 self.go_on()?;
                 base.put(name, update)
             })?;
-            for (name, update) in items.into_negative() {
+            for (name, update) in removals.into_negative() {
                 base.put(&name, update)?;
             }
         }
@@ -215,8 +193,6 @@ impl<'a> Base<'a> {
     }
 
     fn put(&mut self, name: &str, update: ItemUpdate) -> Result<()> {
-        // A slice would hold all that was read with it.
-        let update = ItemUpdate { bytes: Bytes::copy_from_slice(&update.bytes), ..update };
         self.bytes += update.bytes.len() + 32;
         match self.changes.get_mut(name) {
             Some(updates) => updates.push(update),
@@ -232,10 +208,8 @@ impl<'a> Base<'a> {
             return Ok(());
         }
         self.bytes = 0;
-        let changes = std::mem::take(&mut self.changes).into_iter().map(|(collection, mut updates)| {
-            updates.sort_unstable_by_key(|update| update.id);
-            Changes { collection, updates }
-        });
+        let changes =
+            std::mem::take(&mut self.changes).into_iter().map(|(collection, updates)| Changes { collection, updates });
         let changes = changes.collect();
         self.append(&Frame { upper: self.upper, changes, ..Frame::default() }, Slot(0))
     }

@@ -124,8 +124,9 @@ impl Disk for LocalDisk {
     }
     fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
+        let rest = file.metadata()?.len().saturating_sub(position);
         file.seek(SeekFrom::Start(position))?;
-        let mut bytes = vec![];
+        let mut bytes = Vec::with_capacity(usize::try_from(rest.min(most)).map_err(io::Error::other)?);
         file.take(most).read_to_end(&mut bytes).map(|_| bytes)
     }
     fn sync_file(&self, path: &Path) -> io::Result<()> {

@@ -80,14 +80,15 @@ impl FolderStore {
         }
     }
 
-    /// Begins a new segment when one has so many bytes. The default is 64 MiB: smaller files can be compacted sooner, and are more.
+    /// Begins a new segment when those that all workers write to have so many bytes together. The default is 64 MiB: smaller files can
+    /// be compacted sooner, and are more.
     #[must_use]
     pub fn with_segment_bytes(mut self, bytes: u64) -> Self {
         self.sizes.segment = bytes;
         self
     }
 
-    /// Compacts when there are so many bytes more than twice those of the last base. The default is 128 MiB.
+    /// Compacts when there are so many bytes more than those of the last base. The default is 128 MiB.
     #[must_use]
     pub fn with_slack_bytes(mut self, bytes: u64) -> Self {
         self.sizes.slack = bytes;
@@ -223,7 +224,8 @@ impl FolderStore {
     }
 
     fn try_append(&mut self, frame: &Frame) -> Result<()> {
-        let (place, sizes, slot, shared) = (self.place.clone(), self.sizes, self.slot, Arc::clone(&self.shared));
+        let (place, slot, shared) = (self.place.clone(), self.slot, Arc::clone(&self.shared));
+        let most = (self.sizes.segment / self.begun()?.0.num_slots.max(1) as u64).max(START + 1);
         let log = self.open_log()?;
         if frame.lower < log.upper || frame.upper < frame.lower {
             let text = format!(
@@ -232,7 +234,7 @@ impl FolderStore {
             );
             return Err(Error::new(ErrorKind::Store, text));
         }
-        match log.write(&place, sizes, slot, frame) {
+        match log.write(&place, most, slot, frame) {
             Ok(bytes) => {
                 log.end = Some(End { bytes, upper: frame.upper });
                 log.upper = frame.upper;
@@ -259,9 +261,9 @@ fn out_of_order(before: &str) -> Error {
 }
 
 impl Log {
-    /// Appends and syncs; nothing counts yet.
-    fn write(&mut self, place: &Place, sizes: Sizes, slot: Slot, frame: &Frame) -> Result<u64> {
-        if self.open.as_ref().is_none_or(|open| open.position() >= sizes.segment.max(START + 1)) {
+    /// Appends and syncs, in a new segment if there are so many bytes in this one; nothing counts yet.
+    fn write(&mut self, place: &Place, most: u64, slot: Slot, frame: &Frame) -> Result<u64> {
+        if self.open.as_ref().is_none_or(|open| open.position() >= most) {
             self.roll(place, slot)?;
         }
         let Some(open) = &mut self.open else { return Err(out_of_order("its log was open")) };
@@ -357,7 +359,7 @@ impl Store for FolderStore {
     }
 
     fn load(&mut self) -> Result<Restored> {
-        recover::load(&self.place, &self.begun()?.1, self.job()?)
+        recover::restored(&self.place, &self.begun()?.1, self.job()?)
     }
 
     fn items(&mut self, share: Share, item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>) -> Result<()> {

@@ -1,51 +1,173 @@
-//! The binary form of a frame.
+//! The binary form of a frame: a head, an index, and a payload, so that what came and went can be known without its bytes.
 //!
-//! First the head, little-endian: the length of the body (u64), its CRC32C (u32), and a CRC32C (u32) of these two, of the nonce of
-//! the segment, and of the position of the frame in it; so bytes that only look like a frame, be they a record's or those of an older
-//! file, are none. The body, where a number is LEB128 and bytes come after their length:
+//! The head, little-endian: the lengths of index and payload (u64 each), the CRC32C of the index (u32), and a CRC32C (u32) of these, of
+//! the nonce of the segment, and of the position of the frame in it; so bytes that only look like a frame, be they a record's or those
+//! of an older file, are none. The index, where a number is LEB128 and bytes come after their length:
 //!
 //! ```text
 //! slot  lower  upper  clock  published
-//! number of prepared, each: bytes
 //! number of splits, each: source, split (u64), offset, time, timed (u8: 0 no, 1 yes, 2 unknown)
-//! for each collection up to the end: name, number of updates, each: id (u128), diff (zigzag), bytes if diff > 0
+//! number of sections, each: name of the collection, number of updates, how many of them are negative, length of the items,
+//!     updates as bytes, each: id (u128), diff (zigzag), length of the item unless diff < 0
+//! for each writer: length, number of items in it, each: at, length, collection (u64), id (u128)
 //! ```
+//!
+//! A collection has up to two sections, of its small items and of its large ones: mostly these live for different times, and who
+//! reads what is left need not read what is gone. The payload is the items of each section, in the order of their updates, and at the
+//! end what the writers prepared, without the items that it refers to; each with its CRC32C (u32) behind it.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::io;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
-#[cfg(test)]
-use super::Changes;
-use super::{Frame, ItemId, ItemUpdate, SplitMark};
-use crate::epoch::Epoch;
-use crate::error::{Error, ErrorKind, Result};
-use crate::message::{Offset, SplitId};
-use crate::sink::Slot;
+use super::{Changes, Frame, ItemUpdate};
+use crate::sink::{Inserted, Prepared, Slot};
 use crate::varint;
 
 /// Bytes of the head.
-pub(super) const HEAD: usize = 16;
+pub(super) const HEAD: usize = 24;
+
+/// Bytes of the checksum behind each part of a payload.
+pub(super) const CHECK: usize = 4;
+
+/// Items from so many bytes on are large.
+const LARGE: usize = 256;
 
 /// What follows when a file is not what it was: the end of errors that name one.
 pub(super) const MEND: &str = "bring the folder back from a copy, or give the job a new one";
 
-fn head_crc(nonce: u64, position: u64, length_and_crc: &[u8]) -> u32 {
+/// How much of a frame is put together before it is written, in bytes. Larger does not stay in the caches.
+const BLOCK: usize = 256 << 10;
+
+fn head_crc(nonce: u64, position: u64, lengths_and_crc: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&nonce.to_le_bytes());
-    crc32c::crc32c_append(crc32c::crc32c_append(crc, &position.to_le_bytes()), length_and_crc)
+    crc32c::crc32c_append(crc32c::crc32c_append(crc, &position.to_le_bytes()), lengths_and_crc)
 }
 
-/// Puts a frame for this place of a segment into `out`, in place of what is there.
-pub(super) fn encode(frame: &Frame, slot: Slot, nonce: u64, position: u64, out: &mut Vec<u8>) {
-    out.clear();
-    out.resize(HEAD, 0);
+/// Writes frames, piece by piece.
+#[derive(Default)]
+pub(super) struct Encoder {
+    /// What is to be written next; empty between frames.
+    block: Vec<u8>,
+}
+
+impl Encoder {
+    /// Gives the bytes of a frame for this place of a segment to `write`, in blocks. Returns how many there were.
+    ///
+    /// # Errors
+    ///
+    /// Those of `write`: then part of the frame may be written.
+    pub fn encode(
+        &mut self,
+        frame: &Frame,
+        slot: Slot,
+        (nonce, position): (u64, u64),
+        write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let sections = sections(frame);
+        let block = &mut self.block;
+        block.clear();
+        block.shrink_to(8 * BLOCK); // an index may have been huge
+        block.resize(HEAD, 0);
+        put_index(frame, &sections, slot, block);
+        let index = block.len() - HEAD;
+        let prepared: usize = frame.prepared.iter().map(Prepared::own_bytes).sum();
+        let payload: u64 = sections.iter().map(|section| section.items + CHECK as u64).sum();
+        let payload = payload + (prepared + CHECK) as u64;
+        let crc = crc32c::crc32c(&block[HEAD..]);
+        block[..8].copy_from_slice(&(index as u64).to_le_bytes());
+        block[8..16].copy_from_slice(&payload.to_le_bytes());
+        block[16..20].copy_from_slice(&crc.to_le_bytes());
+        let crc = head_crc(nonce, position, &block[..20]);
+        block[20..HEAD].copy_from_slice(&crc.to_le_bytes());
+        let mut blocks = Blocks { summed: block.len(), block, crc: 0, write };
+        for section in &sections {
+            for update in section.updates().filter(|update| update.diff >= 0) {
+                blocks.put(&update.bytes)?;
+                blocks.put(&update.rest)?;
+            }
+            blocks.check();
+        }
+        frame.prepared.iter().flat_map(Prepared::pieces).try_for_each(|piece| blocks.put(piece))?;
+        blocks.check();
+        (blocks.write)(blocks.block)?;
+        self.block.clear();
+        Ok((HEAD + index) as u64 + payload)
+    }
+}
+
+/// Puts a payload together, block by block.
+struct Blocks<'a> {
+    block: &'a mut Vec<u8>,
+    /// The CRC of the open part, but for what stands in the block from `summed` on.
+    crc: u32,
+    summed: usize,
+    write: &'a mut dyn FnMut(&[u8]) -> io::Result<()>,
+}
+
+impl Blocks<'_> {
+    fn put(&mut self, piece: &[u8]) -> io::Result<()> {
+        if self.block.len() + piece.len() > BLOCK {
+            self.crc = crc32c::crc32c_append(self.crc, &self.block[self.summed..]);
+            (self.write)(self.block)?;
+            self.block.clear();
+            self.summed = 0;
+        }
+        self.block.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Ends a part.
+    fn check(&mut self) {
+        let crc = crc32c::crc32c_append(self.crc, &self.block[self.summed..]);
+        self.block.extend_from_slice(&crc.to_le_bytes());
+        (self.crc, self.summed) = (0, self.block.len());
+    }
+}
+
+/// The updates of a collection whose items are small, or large.
+struct Section<'a> {
+    changes: &'a Changes,
+    large: bool,
+    updates: u64,
+    negative: u64,
+    /// Bytes of the items.
+    items: u64,
+}
+
+impl<'a> Section<'a> {
+    fn updates(&self) -> impl Iterator<Item = &'a ItemUpdate> + use<'a> {
+        let large = self.large;
+        self.changes.updates.iter().filter(move |update| is_large(update) == large)
+    }
+}
+
+fn length(update: &ItemUpdate) -> usize {
+    if update.diff < 0 { 0 } else { update.bytes.len() + update.rest.len() }
+}
+
+fn is_large(update: &ItemUpdate) -> bool {
+    length(update) >= LARGE
+}
+
+fn sections(frame: &Frame) -> Vec<Section<'_>> {
+    let mut sections = vec![];
+    for changes in &frame.changes {
+        let mut both = [false, true].map(|large| Section { changes, large, updates: 0, negative: 0, items: 0 });
+        for update in &changes.updates {
+            let section = &mut both[usize::from(is_large(update))];
+            section.updates += 1;
+            section.negative += u64::from(update.diff < 0);
+            section.items += length(update) as u64;
+        }
+        sections.extend(both.into_iter().filter(|section| section.updates > 0));
+    }
+    sections
+}
+
+fn put_index(frame: &Frame, sections: &[Section<'_>], slot: Slot, out: &mut Vec<u8>) {
     for number in [slot.0 as u64, frame.lower, frame.upper, frame.clock, frame.published] {
         varint::put(number, out);
-    }
-    varint::put(frame.prepared.len() as u64, out);
-    for prepared in &frame.prepared {
-        put_bytes(prepared, out);
     }
     varint::put(frame.splits.len() as u64, out);
     for mark in &frame.splits {
@@ -55,23 +177,24 @@ pub(super) fn encode(frame: &Frame, slot: Slot, nonce: u64, position: u64, out: 
         varint::put(mark.time, out);
         out.push(mark.timed.map_or(2, u8::from));
     }
-    for changes in &frame.changes {
-        put_bytes(changes.collection.as_bytes(), out);
-        varint::put(changes.updates.len() as u64, out);
-        for update in &changes.updates {
-            out.extend_from_slice(&update.id.0.to_le_bytes());
-            varint::put((update.diff << 1 ^ update.diff >> 63) as u64, out);
-            if update.diff > 0 {
-                put_bytes(&update.bytes, out);
+    varint::put(sections.len() as u64, out);
+    let mut updates = vec![];
+    for section in sections {
+        updates.clear();
+        for update in section.updates() {
+            updates.extend_from_slice(&update.id.0.to_le_bytes());
+            varint::put((update.diff << 1 ^ update.diff >> 63) as u64, &mut updates);
+            if update.diff >= 0 {
+                varint::put(length(update) as u64, &mut updates);
             }
         }
+        put_bytes(section.changes.collection.as_bytes(), out);
+        for number in [section.updates, section.negative, section.items] {
+            varint::put(number, out);
+        }
+        put_bytes(&updates, out);
     }
-    let length = (out.len() - HEAD) as u64;
-    let crc = crc32c::crc32c(&out[HEAD..]);
-    out[..8].copy_from_slice(&length.to_le_bytes());
-    out[8..12].copy_from_slice(&crc.to_le_bytes());
-    let crc = head_crc(nonce, position, &out[..12]);
-    out[12..HEAD].copy_from_slice(&crc.to_le_bytes());
+    frame.prepared.iter().for_each(|prepared| put_prepared(prepared, out));
 }
 
 fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
@@ -79,153 +202,81 @@ fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// What a head says: how long the body is, and its CRC.
+/// Puts the index of what a writer prepared.
+fn put_prepared(prepared: &Prepared, out: &mut Vec<u8>) {
+    varint::put(prepared.own_bytes() as u64, out);
+    let items = prepared.inserts.iter().filter(|insert| matches!(insert.what, Inserted::Item { .. }));
+    varint::put(items.count() as u64, out);
+    let mut shared = 0;
+    for insert in &prepared.inserts {
+        match &insert.what {
+            Inserted::Bytes(bytes) => shared += bytes.len(),
+            Inserted::Item { item, length } => {
+                varint::put((insert.at + shared) as u64, out);
+                varint::put(*length as u64, out);
+                out.extend_from_slice(&item.collection.0.to_le_bytes());
+                out.extend_from_slice(&item.id.0.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// What a head says: how long index and payload are, and the CRC of the index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
-    pub length: u64,
-    crc: u32,
+    pub index: u64,
+    pub payload: u64,
+    index_crc: u32,
 }
 
 impl Head {
     /// The head at the front of `bytes`, if there is one for this place.
     pub fn read(bytes: &[u8], nonce: u64, position: u64) -> Option<Head> {
-        let (number, rest) = bytes.split_first_chunk::<8>()?;
-        let (crc, rest) = rest.split_first_chunk::<4>()?;
+        let (index, rest) = bytes.split_first_chunk::<8>()?;
+        let (payload, rest) = rest.split_first_chunk::<8>()?;
+        let (index_crc, rest) = rest.split_first_chunk::<4>()?;
         let check = rest.first_chunk::<4>()?;
-        let is_head = head_crc(nonce, position, &bytes[..12]) == u32::from_le_bytes(*check);
-        is_head.then(|| Head { length: u64::from_le_bytes(*number), crc: u32::from_le_bytes(*crc) })
-    }
-
-    /// Whether this is the body.
-    pub fn fits(self, body: &[u8]) -> bool {
-        body.len() as u64 == self.length && crc32c::crc32c(body) == self.crc
-    }
-}
-
-/// A frame as it was read: the changes of state are parsed when they are wanted.
-#[derive(Clone, Debug)]
-pub(super) struct View {
-    pub slot: Slot,
-    pub lower: Epoch,
-    pub upper: Epoch,
-    pub clock: u64,
-    pub published: Epoch,
-    pub splits: Vec<SplitMark>,
-    pub prepared: Vec<Bytes>,
-    changes: Bytes,
-    /// Where it stands, for errors.
-    path: Arc<Path>,
-    position: u64,
-}
-
-impl View {
-    /// Parses a body, which stands in a file after the head at this position.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Store`] if it is no frame, though its CRC is right.
-    pub fn read(mut body: Bytes, path: &Arc<Path>, position: u64) -> Result<View> {
-        View::parse(&mut body, path, position).ok_or_else(|| damaged(path, position))
-    }
-
-    fn parse(rest: &mut Bytes, path: &Arc<Path>, position: u64) -> Option<View> {
-        let slot = Slot(usize::try_from(number(rest)?).ok()?);
-        let [lower, upper, clock, published] = [number(rest)?, number(rest)?, number(rest)?, number(rest)?];
-        let mut prepared = vec![];
-        for _ in 0..number(rest)? {
-            prepared.push(take_bytes(rest)?);
-        }
-        let mut splits = vec![];
-        for _ in 0..number(rest)? {
-            splits.push(SplitMark {
-                source: u32::try_from(number(rest)?).ok()?,
-                split: SplitId::from_bits(rest.try_get_u64_le().ok()?),
-                offset: Offset(number(rest)?),
-                time: number(rest)?,
-                timed: match rest.try_get_u8().ok()? {
-                    2 => None,
-                    flag @ 0..=1 => Some(flag == 1),
-                    _ => return None,
-                },
-            });
-        }
-        let (changes, path) = (rest.clone(), Arc::clone(path));
-        Some(View { slot, lower, upper, clock, published, splits, prepared, changes, path, position })
-    }
-
-    /// Gives every update of state with the name of its collection; the bytes are slices of what was read.
-    ///
-    /// # Errors
-    ///
-    /// Those of `update`; [`ErrorKind::Store`] if the updates do not parse.
-    pub fn updates(&self, update: &mut dyn FnMut(&str, ItemUpdate) -> Result<()>) -> Result<()> {
-        let damaged = || damaged(&self.path, self.position);
-        let mut rest = self.changes.clone();
-        while !rest.is_empty() {
-            let name = take_bytes(&mut rest).ok_or_else(damaged)?;
-            let name = std::str::from_utf8(&name).map_err(|_| damaged())?;
-            for _ in 0..number(&mut rest).ok_or_else(damaged)? {
-                update(name, take_update(&mut rest).ok_or_else(damaged)?)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The whole frame.
-    #[cfg(test)]
-    pub fn frame(&self) -> Result<Frame> {
-        let mut changes: Vec<Changes> = vec![];
-        self.updates(&mut |name, update| {
-            match changes.last_mut() {
-                Some(last) if last.collection == name => last.updates.push(update),
-                _ => changes.push(Changes { collection: name.to_owned(), updates: vec![update] }),
-            }
-            Ok(())
-        })?;
-        Ok(Frame {
-            lower: self.lower,
-            upper: self.upper,
-            clock: self.clock,
-            published: self.published,
-            splits: self.splits.clone(),
-            changes,
-            prepared: self.prepared.clone(),
+        (head_crc(nonce, position, &bytes[..20]) == u32::from_le_bytes(*check)).then(|| Head {
+            index: u64::from_le_bytes(*index),
+            payload: u64::from_le_bytes(*payload),
+            index_crc: u32::from_le_bytes(*index_crc),
         })
     }
+
+    /// The bytes of the whole frame.
+    pub fn length(self) -> u64 {
+        (HEAD as u64).saturating_add(self.index).saturating_add(self.payload)
+    }
+
+    /// Whether this is the index.
+    pub fn is_index(self, index: &[u8]) -> bool {
+        index.len() as u64 == self.index && crc32c::crc32c(index) == self.index_crc
+    }
 }
 
-fn damaged(path: &Path, position: u64) -> Error {
-    let text =
-        format!("the frame at byte {position} of {path:?} has its checksum but does not parse: a fault of its writer");
-    Error::new(ErrorKind::Store, format!("{text}; {MEND}"))
-}
-
-fn number(rest: &mut Bytes) -> Option<u64> {
-    let (number, length) = varint::get(rest)?;
-    rest.advance(length);
-    Some(number)
-}
-
-fn take_bytes(rest: &mut Bytes) -> Option<Bytes> {
-    let length = usize::try_from(number(rest)?).ok()?;
-    (length <= rest.len()).then(|| rest.split_to(length))
-}
-
-fn take_update(rest: &mut Bytes) -> Option<ItemUpdate> {
-    let id = ItemId(rest.try_get_u128_le().ok()?);
-    let zigzag = number(rest)?;
-    let diff = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
-    let bytes = if diff > 0 { take_bytes(rest)? } else { Bytes::new() };
-    (diff != 0).then_some(ItemUpdate { id, diff, bytes })
+/// A part of a payload without the checksum behind it, if that is right.
+pub(super) fn checked(mut part: Bytes) -> Option<Bytes> {
+    let crc = part.split_off(part.len().checked_sub(CHECK)?);
+    (crc32c::crc32c(&part).to_le_bytes() == crc[..]).then_some(part)
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::*;
+    use std::path::Path;
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
+    use super::super::view::View;
+    use super::super::{CollectionId, ItemId, ItemRef, SplitMark};
+    use super::*;
+    use crate::error::{ErrorKind, Result};
+    use crate::message::{Offset, SplitId};
+    use crate::sink::Insert;
+
     fn bytes() -> impl Strategy<Value = Bytes> {
-        prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from)
+        let long = (LARGE - 2..LARGE + 2).prop_map(|length| vec![7; length]);
+        prop_oneof![prop::collection::vec(any::<u8>(), 0..20), long].prop_map(Bytes::from)
     }
 
     prop_compose! {
@@ -235,9 +286,28 @@ pub(super) mod tests {
     }
 
     prop_compose! {
-        fn update()(id: u128, diff in any::<i64>(), bytes in bytes()) -> ItemUpdate {
-            let diff = if diff == 0 { 1 } else { diff };
-            ItemUpdate { id: ItemId(id), diff, bytes: if diff > 0 { bytes } else { Bytes::new() } }
+        fn update()(id: u128, diff in prop_oneof![any::<i64>(), -2i64..3], bytes in bytes(), cut in 0usize..5) -> ItemUpdate {
+            let bytes = if diff >= 0 { bytes } else { Bytes::new() };
+            let at = bytes.len() * cut / 4;
+            ItemUpdate { id: ItemId(id), diff, bytes: bytes.slice(..at), rest: bytes.slice(at..) }
+        }
+    }
+
+    prop_compose! {
+        fn prepared()(
+            bytes in prop::collection::vec(any::<u8>(), 0..20),
+            mut inserts in prop::collection::vec((0usize..20, any::<usize>(), any::<u64>(), any::<u128>(), 0usize..9), 0..4),
+        ) -> Prepared {
+            inserts.sort();
+            let inserts = inserts.into_iter().map(|(at, length, collection, id, shared)| {
+                let item = ItemRef { collection: CollectionId(collection), id: ItemId(id) };
+                let what = match shared {
+                    0..4 => Inserted::Item { item, length },
+                    _ => Inserted::Bytes(Bytes::from(vec![7; shared])),
+                };
+                Insert { at: at.min(bytes.len()), what }
+            });
+            Prepared { inserts: inserts.collect(), bytes }
         }
     }
 
@@ -249,7 +319,7 @@ pub(super) mod tests {
             published: u64,
             splits in prop::collection::vec(mark(), 0..4),
             changes in prop::collection::btree_map("[a-zä]{0,5}", prop::collection::vec(update(), 1..4), 0..4),
-            prepared in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20).prop_map(Bytes::from), 0..3),
+            prepared in prop::collection::vec(prepared(), 0..3),
         ) -> Frame {
             let changes = changes.into_iter().map(|(collection, updates)| Changes { collection, updates }).collect();
             Frame { lower, upper, clock, published, splits, changes, prepared }
@@ -260,30 +330,96 @@ pub(super) mod tests {
         Arc::from(Path::new("segment"))
     }
 
+    /// A frame as it comes back: nothing is shared in it.
+    fn whole(mut frame: Frame) -> Frame {
+        for update in frame.changes.iter_mut().flat_map(|changes| &mut changes.updates) {
+            update.bytes = [std::mem::take(&mut update.bytes), std::mem::take(&mut update.rest)].concat().into();
+        }
+        frame.changes.iter_mut().for_each(|changes| changes.updates.sort_by_key(is_large));
+        for prepared in &mut frame.prepared {
+            let bytes = prepared.pieces().flatten().copied().collect();
+            let mut shared = 0;
+            prepared.inserts.retain_mut(|insert| {
+                insert.at += shared;
+                shared += if let Inserted::Bytes(bytes) = &insert.what { bytes.len() } else { 0 };
+                matches!(insert.what, Inserted::Item { .. })
+            });
+            prepared.bytes = bytes;
+        }
+        frame
+    }
+
+    fn encoded(frame: &Frame, slot: usize, nonce: u64, position: u64) -> Vec<u8> {
+        let (mut encoder, mut out) = (Encoder::default(), vec![]);
+        let mut write = |bytes: &[u8]| {
+            out.extend_from_slice(bytes);
+            Ok(())
+        };
+        let length = encoder.encode(frame, Slot(slot), (nonce, position), &mut write).unwrap();
+        assert_eq!(length, out.len() as u64);
+        out
+    }
+
+    #[test]
+    fn a_frame_of_many_blocks_comes_back() {
+        let update =
+            |id: u8| ItemUpdate { id: ItemId(id.into()), diff: 1, bytes: vec![id; 99_991].into(), rest: Bytes::new() };
+        let changes = vec![Changes { collection: "some".to_owned(), updates: (0..99).map(update).collect() }];
+        let frame = Frame { changes, ..Frame::default() };
+        let out = encoded(&frame, 1, 2, 3);
+        let head = Head::read(&out, 2, 3).unwrap();
+        assert!(is_whole(&out, 2, 3));
+        assert_eq!(read(head, &Bytes::from(out).slice(HEAD..)).unwrap(), (Slot(1), frame));
+    }
+
+    /// The frame in these bytes, which begin behind its head.
+    fn read(head: Head, bytes: &Bytes) -> Result<(Slot, Frame)> {
+        let (index, payload) = (bytes.slice(..head.index as usize), bytes.slice(head.index as usize..));
+        let view = View::read(head, &index, Some(payload), &path(), 5)?;
+        Ok((view.slot, view.frame()?))
+    }
+
+    /// Whether this is a whole frame, with every checksum.
+    fn is_whole(out: &[u8], nonce: u64, position: u64) -> bool {
+        let Some(head) = Head::read(out, nonce, position).filter(|head| head.length() == out.len() as u64) else {
+            return false;
+        };
+        let (index, payload) = out[HEAD..].split_at(head.index as usize);
+        let (index, payload) = (Bytes::copy_from_slice(index), Bytes::copy_from_slice(payload));
+        head.is_index(&index) && View::read(head, &index, Some(payload), &path(), 5).is_ok_and(|view| view.is_whole())
+    }
+
     proptest! {
         #[test]
         fn a_frame_comes_back(frame in frame(), slot in 0usize..9, nonce: u64, position: u64) {
-            let mut out = vec![7; 3];
-            encode(&frame, Slot(slot), nonce, position, &mut out);
+            let out = encoded(&frame, slot, nonce, position);
             let head = Head::read(&out, nonce, position).unwrap();
-            prop_assert!(head.fits(&out[HEAD..]));
+            prop_assert!(is_whole(&out, nonce, position));
             prop_assert!(Head::read(&out, nonce, position ^ 1).is_none() && Head::read(&out, nonce ^ 1, position).is_none());
-            let view = View::read(Bytes::from(out).slice(HEAD..), &path(), 0).unwrap();
-            prop_assert_eq!((view.slot, view.frame().unwrap()), (Slot(slot), frame));
+            prop_assert_eq!(read(head, &Bytes::from(out).slice(HEAD..)).unwrap(), (Slot(slot), whole(frame)));
         }
 
         #[test]
-        fn any_body_is_a_frame_or_an_error(frame in frame(), junk in prop::collection::vec(any::<u8>(), 0..40), at: usize, cut: usize) {
-            let mut out = vec![];
-            encode(&frame, Slot(0), 0, 0, &mut out);
-            let mut body = out.split_off(HEAD);
-            let at = at % body.len();
-            for (byte, junk) in body[at..].iter_mut().zip(&junk) {
+        fn a_bit_that_is_wrong_is_noticed(frame in frame(), at: usize, bit in 0u32..8) {
+            let mut out = encoded(&frame, 1, 2, 3);
+            let at = at % out.len();
+            out[at] ^= 1 << bit;
+            prop_assert!(!is_whole(&out, 2, 3));
+        }
+
+        #[test]
+        fn any_index_is_one_or_an_error(frame in frame(), junk in prop::collection::vec(any::<u8>(), 0..40), at: usize, cut: usize) {
+            let mut out = encoded(&frame, 0, 0, 0);
+            let head = Head::read(&out, 0, 0).unwrap();
+            let payload = Bytes::from(out.split_off(HEAD + head.index as usize));
+            let mut index = out.split_off(HEAD);
+            let at = at % index.len();
+            for (byte, junk) in index[at..].iter_mut().zip(&junk) {
                 *byte = *junk;
             }
-            body.truncate(cut % (body.len() + 1));
-            for body in [Bytes::from(body), Bytes::from(junk)] {
-                match View::read(body, &path(), 5).and_then(|view| view.frame()) {
+            index.truncate(cut % (index.len() + 1));
+            for index in [Bytes::from(index), Bytes::from(junk)] {
+                match View::read(head, &index, Some(payload.clone()), &path(), 5).and_then(|view| view.frame()) {
                     Ok(_) => {}
                     Err(error) => {
                         prop_assert_eq!(error.kind(), ErrorKind::Store);

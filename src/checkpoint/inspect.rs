@@ -10,7 +10,7 @@ use super::disk::Disk;
 use super::log;
 use super::manifest::{self, Manifest};
 use super::place::Place;
-use super::recover::{self, Cut, Items};
+use super::recover::{self, Cut};
 use super::{Identity, Restored};
 use crate::epoch::Epoch;
 use crate::error::Result;
@@ -133,7 +133,7 @@ impl Inspection {
     ///
     /// [`ErrorKind::Store`](crate::ErrorKind::Store) if a segment is damaged, or was removed by compaction since.
     pub fn restored(&self) -> Result<Restored> {
-        recover::load(&self.place, &self.cut, self.job)
+        recover::restored(&self.place, &self.cut, self.job)
     }
 
     /// The state is whole up to this epoch.
@@ -162,9 +162,14 @@ impl Inspection {
         let mut frames = 0;
         log::for_each(&self.place, &self.cut.segments, self.job, &mut |view| {
             frames += 1;
-            view.updates(&mut |_, _| Ok(()))
+            for section in &view.sections {
+                view.updates(section, &mut |_| Ok(()))?;
+                view.items(&self.place, section)?;
+            }
+            view.outbox()?;
+            view.outgoing(&self.place).map(drop)
         })?;
-        Items::sum(&self.place, &self.cut.segments, self.job, &mut |_| Ok(true))?.refuse_negative()?;
+        recover::check_balance(&self.place, &self.cut.segments, self.job)?;
         Ok((frames, self.segments.iter().map(|segment| segment.bytes).sum()))
     }
 

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 
 use super::disk::DiskFile;
-use super::frame::{self, HEAD, Head, MEND, View};
+use super::frame::{Encoder, HEAD, Head, MEND};
 use super::manifest::{End, Segment, VERSION, newer};
 use super::place::{Place, failed};
+use super::view::{View, WRONG_CHECKSUM, unread};
 use super::{Frame, claim};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,10 +27,7 @@ const MAGIC: &[u8; 8] = b"syncline";
 pub(super) const START: u64 = 56;
 
 /// How much is read at a time, in bytes, where frames are smaller.
-const PIECE: u64 = 1 << 20;
-
-/// More than this is not kept for the next frame, in bytes.
-const MOST_SPARE: usize = 16 << 20;
+const PIECE: u64 = 64 << 10;
 
 /// What the segments of a job have in common.
 pub(super) fn hash_of_job(job: &str) -> u64 {
@@ -65,7 +63,7 @@ pub(super) struct Appender {
     nonce: u64,
     /// The end of the last frame, in bytes.
     position: u64,
-    buffer: Vec<u8>,
+    encoder: Encoder,
 }
 
 impl Appender {
@@ -82,18 +80,14 @@ impl Appender {
             let text = format!("{path:?} has {length} bytes before it was written to: two workers have one log");
             return Err(Error::new(ErrorKind::Store, text));
         }
-        Ok(Appender { file, path, nonce: segment.nonce, position: length, buffer: vec![] })
+        Ok(Appender { file, path, nonce: segment.nonce, position: length, encoder: Encoder::default() })
     }
 
     /// Appends a frame. After an error nothing may be appended any more: part of it may be there.
     pub fn append(&mut self, frame: &Frame, slot: Slot) -> Result<()> {
-        frame::encode(frame, slot, self.nonce, self.position, &mut self.buffer);
-        let appended = self.file.append(&self.buffer);
-        let length = self.buffer.len() as u64;
-        self.buffer.clear();
-        self.buffer.shrink_to(MOST_SPARE);
-        appended.map_err(|error| failed("be appended to", &self.path, error))?;
-        self.position += length;
+        let Appender { file, path, nonce, position, encoder } = self;
+        let written = encoder.encode(frame, slot, (*nonce, *position), &mut |bytes| file.append(bytes));
+        self.position += written.map_err(|error| failed("be appended to", path, error))?;
         Ok(())
     }
 
@@ -117,7 +111,7 @@ enum Part {
     Broken(&'static str),
 }
 
-/// Reads a segment, a frame at a time.
+/// Reads a segment, a frame at a time; of frames that are larger than a piece, the index alone.
 pub(super) struct Reader<'a> {
     place: &'a Place,
     path: Arc<Path>,
@@ -126,6 +120,8 @@ pub(super) struct Reader<'a> {
     /// Where `buffer` begins, in bytes.
     position: u64,
     buffer: Bytes,
+    /// The payload of the last frame was not read: it may not be there.
+    unseen: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -136,8 +132,15 @@ impl<'a> Reader<'a> {
     /// [`ErrorKind::Store`] if it is missing, of another kind, run, worker or job, or of a newer version.
     pub fn open(place: &'a Place, segment: &Segment, job: u64) -> Result<Self> {
         let path: Arc<Path> = place.segments().join(segment.name()).into();
-        let mut reader =
-            Reader { place, path, nonce: segment.nonce, end: segment.end, position: 0, buffer: Bytes::new() };
+        let mut reader = Reader {
+            place,
+            path,
+            nonce: segment.nonce,
+            end: segment.end,
+            position: 0,
+            buffer: Bytes::new(),
+            unseen: false,
+        };
         reader.fill(START)?;
         let wanted = header(segment, job);
         let found = &reader.buffer[..reader.buffer.len().min(START as usize)];
@@ -152,7 +155,7 @@ impl<'a> Reader<'a> {
         if let Some(at) = (0..wanted.len()).find(|at| found.get(*at) != wanted.get(*at)) {
             return Err(reader.damaged(at as u64, "its head is not the one that was written"));
         }
-        reader.skip(START as usize);
+        reader.skip(START);
         Ok(reader)
     }
 
@@ -164,9 +167,10 @@ impl<'a> Reader<'a> {
     pub fn next(&mut self) -> Result<Option<View>> {
         let Some(end) = self.end else { return Ok(self.next_of_open()?.ok()) };
         if self.position == end.bytes {
-            return Ok(None);
+            let unseen = self.unseen && self.read(end.bytes - 1, 1)?.is_empty();
+            return if unseen { Err(self.damaged(self.position, "its last frame is cut off")) } else { Ok(None) };
         }
-        match self.part()? {
+        match self.part(false)? {
             Part::Frame(_) if self.position > end.bytes => {
                 Err(self.damaged(end.bytes, "the manifest says that it ends here, but that is inside a frame"))
             }
@@ -184,7 +188,7 @@ impl<'a> Reader<'a> {
     ///
     /// [`ErrorKind::Store`] if a whole frame follows on a broken one.
     pub fn next_of_open(&mut self) -> Result<Result<View, Option<&'static str>>> {
-        Ok(match self.part()? {
+        Ok(match self.part(true)? {
             Part::Frame(view) => Ok(view),
             Part::Nothing => Err(None),
             Part::Broken(why) => match self.find_later()? {
@@ -202,7 +206,8 @@ impl<'a> Reader<'a> {
         self.position
     }
 
-    fn part(&mut self) -> Result<Part> {
+    /// Reads the next part; with its payload, if that is to be checked.
+    fn part(&mut self, whole: bool) -> Result<Part> {
         self.fill(HEAD as u64)?;
         if self.buffer.is_empty() {
             return Ok(Part::Nothing);
@@ -210,42 +215,45 @@ impl<'a> Reader<'a> {
         let Some(head) = Head::read(&self.buffer, self.nonce, self.position) else {
             return Ok(Part::Broken("what stands here is not the head of a frame"));
         };
-        let length = head.length.saturating_add(HEAD as u64);
-        self.fill(length)?;
-        if (self.buffer.len() as u64) < length {
+        let index = head.index.saturating_add(HEAD as u64);
+        self.fill(if whole { head.length() } else { index })?;
+        let have = self.buffer.len() as u64;
+        if have < index || whole && have < head.length() {
             return Ok(Part::Broken("the file ends inside this frame"));
         }
-        let body = self.buffer.slice(HEAD..length as usize);
-        if !head.fits(&body) {
-            return Ok(Part::Broken("the checksum of this frame is not that of its bytes"));
+        let index = self.buffer.slice(HEAD..index as usize);
+        let payload = (have >= head.length()).then(|| self.buffer.slice(HEAD + index.len()..head.length() as usize));
+        if !head.is_index(&index) {
+            return Ok(Part::Broken(WRONG_CHECKSUM));
         }
-        let view = View::read(body, &self.path, self.position)?;
-        self.skip(length as usize);
+        self.unseen = payload.is_none();
+        let view = View::read(head, &index, payload, &self.path, self.position)?;
+        if whole && !view.is_whole() {
+            return Ok(Part::Broken(WRONG_CHECKSUM));
+        }
+        self.skip(head.length());
         Ok(Part::Frame(view))
     }
 
-    fn skip(&mut self, length: usize) {
-        self.buffer.advance(length);
-        self.position += length as u64;
+    fn skip(&mut self, length: u64) {
+        match usize::try_from(length) {
+            Ok(length) if length <= self.buffer.len() => self.buffer.advance(length),
+            _ => self.buffer.clear(),
+        }
+        self.position = self.position.saturating_add(length);
     }
 
     /// Reads until there are so many bytes, or all up to the end of the file.
     fn fill(&mut self, length: u64) -> Result<()> {
         if (self.buffer.len() as u64) < length {
-            let read = self.place.disk.read_at(&self.path, self.position, length.max(PIECE));
-            self.buffer = read.map_err(|error| self.unread(error))?.into();
+            self.buffer = self.read(self.position, length.max(PIECE))?;
         }
         Ok(())
     }
 
-    fn unread(&self, error: io::Error) -> Error {
-        match error.kind() {
-            io::ErrorKind::NotFound => {
-                let text = format!("{:?} is missing though the newest manifest lists it; {MEND}", self.path);
-                Error::new(ErrorKind::Store, text)
-            }
-            _ => failed("be read", &self.path, error),
-        }
+    fn read(&self, position: u64, most: u64) -> Result<Bytes> {
+        let read = self.place.disk.read_at(&self.path, position, most);
+        read.map(Bytes::from).map_err(|error| unread(&self.path, error))
     }
 
     /// Where the first whole frame stands behind the place where there is none.
@@ -254,11 +262,19 @@ impl<'a> Reader<'a> {
         let bytes = &self.buffer;
         let is_frame = |at: &usize| {
             // Most bytes are told by the length alone.
-            let length = bytes[*at..].first_chunk::<8>().map_or(u64::MAX, |length| u64::from_le_bytes(*length));
-            let rest = bytes.len().saturating_sub(at + HEAD);
-            length <= rest as u64
-                && Head::read(&bytes[*at..], self.nonce, self.position + *at as u64)
-                    .is_some_and(|head| head.fits(&bytes[at + HEAD..at + HEAD + length as usize]))
+            let (at, rest) = (*at, &bytes[*at..]);
+            let length = rest.first_chunk::<8>().map_or(u64::MAX, |length| u64::from_le_bytes(*length));
+            if length > rest.len() as u64 {
+                return false;
+            }
+            let position = self.position + at as u64;
+            let head = Head::read(rest, self.nonce, position).filter(|head| head.length() <= rest.len() as u64);
+            head.is_some_and(|head| {
+                let (index, end) = (at + HEAD + head.index as usize, at + head.length() as usize);
+                let (index, payload) = (bytes.slice(at + HEAD..index), bytes.slice(index..end));
+                let view = || View::read(head, &index, Some(payload), &self.path, position);
+                head.is_index(&index) && view().is_ok_and(|view| view.is_whole())
+            })
         };
         Ok((1..bytes.len()).find(is_frame).map(|at| self.position + at as u64))
     }

@@ -19,6 +19,17 @@
 //! bytes of those that were added. Sums of changes do not depend on their order nor on the log that holds them; so a run may have
 //! another number of workers than the one before.
 //!
+//! The outbox is what the sinks' writers have prepared to publish. It does not hold once more what a log has anyway: it names items,
+//! such as the payload of a record that waited ([`ItemRef`]), and a restart puts them in. They are still there: who compacts drops an
+//! item only together with the frame that took it away, and only when all up to that frame is published.
+//!
+//! # Compaction
+//!
+//! Segments whose frames are all published are replaced by a base with their net content, when there is more of them than of the last
+//! base. It reads the indexes of frames, in which every change stands with the place of its item, and of the payloads only sections
+//! in which something lives; small and large items have sections of their own, because mostly they live for different times. So the
+//! cost follows the number of changes and what lives, not the bytes that came and went.
+//!
 //! # Start
 //!
 //! 1. Worker 0 claims the next run ([`Store::claim`]), which only one can win.
@@ -44,12 +55,14 @@ mod identity;
 mod inspect;
 mod log;
 mod manifest;
+mod outbox;
 mod place;
 mod recover;
 mod still;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod view;
 
 use std::sync::Arc;
 
@@ -59,8 +72,9 @@ use serde::{Deserialize, Serialize};
 use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::message::{Offset, Offsets, SplitId};
-use crate::sink::{RunNumber, Slot};
+use crate::sink::{Prepared, RunNumber, Slot};
 
+pub use crate::item::{CollectionId, ItemId, ItemRef};
 pub use disk::{Disk, DiskFile, LocalDisk};
 pub use folder::FolderStore;
 pub use inspect::{HolderInfo, Inspection, SegmentInfo, inspect};
@@ -112,22 +126,20 @@ impl Share {
     }
 }
 
-/// Identifies an item within its collection: two items with the same id have the same bytes. Mostly a hash of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ItemId(pub u128);
-
 /// A net change of a collection: an item is there so many times more, or less.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemUpdate {
     /// Which item.
     pub id: ItemId,
-    /// How many times more. Never 0.
+    /// How many times more. 0 if the item came and went in the range, and what is prepared refers to it.
     pub diff: i64,
-    /// The item, if it is there more often than before; else empty.
+    /// The item, unless it is there less often than before: these bytes and the rest.
     pub bytes: Bytes,
+    /// What comes after the bytes. Apart, so that it may be shared with others and need not be copied.
+    pub rest: Bytes,
 }
 
-/// The net changes of a collection in a range, sorted by id, each id once.
+/// The net changes of a collection in a range, each id once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The name of the collection.
@@ -166,8 +178,9 @@ pub struct Frame {
     pub splits: Vec<SplitMark>,
     /// The changes of state, for each collection that changed.
     pub changes: Vec<Changes>,
-    /// What the sinks' writers gave to be published later, in the order of the sinks.
-    pub prepared: Vec<Bytes>,
+    /// What the sinks' writers gave to be published later, in the order of the sinks. It may refer to items of this frame and of
+    /// earlier ones, of any worker.
+    pub prepared: Vec<Prepared>,
 }
 
 /// What a writer prepared in an earlier run and had perhaps not published.
@@ -179,7 +192,7 @@ pub struct Pending {
     pub lower: Epoch,
     /// The first epoch after the range.
     pub upper: Epoch,
-    /// What its writers gave, in the order of the sinks.
+    /// What its writers gave, in the order of the sinks, with the items that it refers to.
     pub prepared: Vec<Bytes>,
 }
 
@@ -243,7 +256,7 @@ pub trait Store: Send {
     fn load(&mut self) -> Result<Restored>;
 
     /// Reads the items of state. Once, after `load`. Calls `item` for each item of the share with the name of its collection and how
-    /// many times it is there; in no order.
+    /// many times it is there; in no order, and in parts if it was added more than once.
     fn items(&mut self, share: Share, item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>) -> Result<()>;
 
     /// Appends a frame and returns when it is durable and the claim still names this run. After `items`.

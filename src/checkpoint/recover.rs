@@ -1,14 +1,17 @@
 //! What the last run has left: where its logs are cut, and what the state is there.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::log::{self, Scan};
 use super::manifest::{End, Manifest, Segment};
 use super::place::Place;
-use super::{ItemId, ItemUpdate, Pending, Restored, SplitMark};
+use super::view::{Section, Update, View};
+use super::{ItemId, ItemUpdate, Restored, SplitMark, outbox};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::SplitId;
@@ -103,11 +106,25 @@ fn end_at(place: &Place, segment: &Segment, scan: &Scan, upper: Epoch, manifest:
     Ok(end)
 }
 
-/// Reads everything but the items of state.
-pub(super) fn load(place: &Place, cut: &Cut, job: u64) -> Result<Restored> {
-    let mut restored = Restored { upper: cut.upper, above: cut.above.max(cut.upper), ..Restored::default() };
-    let mut marks: BTreeMap<(u32, SplitId), (Epoch, SplitMark)> = BTreeMap::new();
+/// What the frames say, but for the items of state.
+pub(super) struct Loaded {
+    /// Its outbox is still to be resolved.
+    pub restored: Restored,
+    /// The splits, and the ends of the ranges that their marks are of.
+    pub marks: BTreeMap<(u32, SplitId), (Epoch, SplitMark)>,
+    /// The frames with what is not known to be published, in the order of the segments.
+    pub unpublished: Vec<View>,
+    /// How many updates of state are negative.
+    pub negative: u64,
+}
+
+/// Reads the indexes of all frames.
+pub(super) fn load(place: &Place, cut: &Cut, job: u64, go_on: &dyn Fn() -> Result<()>) -> Result<Loaded> {
+    let restored = Restored { upper: cut.upper, above: cut.above.max(cut.upper), ..Restored::default() };
+    let mut loaded = Loaded { restored, marks: BTreeMap::new(), unpublished: vec![], negative: 0 };
+    let Loaded { restored, marks, unpublished, negative } = &mut loaded;
     log::for_each(place, &cut.segments, job, &mut |view| {
+        go_on()?;
         restored.any = true;
         restored.clock = restored.clock.max(view.clock);
         restored.published = restored.published.max(view.published);
@@ -117,19 +134,25 @@ pub(super) fn load(place: &Place, cut: &Cut, job: u64) -> Result<Restored> {
                 *known = (view.upper, *mark);
             }
         }
-        if view.upper > restored.published && view.prepared.iter().any(|prepared| !prepared.is_empty()) {
-            let prepared = view.prepared.iter().map(|bytes| Bytes::copy_from_slice(bytes)).collect();
-            restored.outbox.push(Pending { slot: view.slot, lower: view.lower, upper: view.upper, prepared });
-        }
+        *negative += view.sections.iter().map(|section| section.negative).sum::<u64>();
+        unpublished.push(view);
+        unpublished.retain(|view| view.upper > restored.published);
         Ok(())
     })?;
-    restored.splits = marks.into_values().map(|(_, mark)| mark).collect();
-    restored.outbox.retain(|pending| pending.upper > restored.published);
-    restored.outbox.sort_by_key(|pending| (pending.slot, pending.lower, pending.upper));
-    Ok(restored)
+    restored.splits = marks.values().map(|(_, mark)| *mark).collect();
+    Ok(loaded)
 }
 
-/// Calls `item` for each item that `wanted` names, as often as it is there.
+/// Reads everything but the items of state.
+pub(super) fn restored(place: &Place, cut: &Cut, job: u64) -> Result<Restored> {
+    let Loaded { restored, unpublished, .. } = load(place, cut, job, &|| Ok(()))?;
+    let mut outbox = outbox::resolve(place, &cut.segments, job, &unpublished)?;
+    outbox.sort_by_key(|pending| (pending.slot, pending.lower, pending.upper));
+    Ok(Restored { outbox, ..restored })
+}
+
+/// Calls `item` for each item that `wanted` names and that is there, with the number of times; more than once for one that was added
+/// more than once.
 pub(super) fn items(
     place: &Place,
     segments: &[Segment],
@@ -137,99 +160,144 @@ pub(super) fn items(
     wanted: &mut dyn FnMut(ItemId) -> bool,
     item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>,
 ) -> Result<()> {
-    let mut items = Items::sum(place, segments, job, &mut |id| Ok(wanted(id)))?;
-    items.refuse_negative()?;
-    items.give(place, segments, job, &mut |name, update| {
+    let mut wanted = |id| Ok(wanted(id));
+    let removals = Removals::of(place, segments, job, &mut wanted)?;
+    let removals = removals.apply(place, segments, job, &mut wanted, &mut |name, update| {
         // A slice would hold all that was read with it, for as long as the item waits.
-        let bytes = Bytes::copy_from_slice(&update.bytes);
-        item(name, update.diff, bytes)
-    })
+        item(name, update.diff, Bytes::copy_from_slice(&update.bytes))
+    })?;
+    removals.refuse()
 }
 
-/// How many times items are there: first the sums of all changes, then the bytes of those that are there.
-pub(super) struct Items {
-    names: Vec<String>,
-    indexes: HashMap<String, u32>,
-    nets: HashMap<(u32, ItemId), i64>,
+/// Refuses items that are there less than not at all.
+pub(super) fn check_balance(place: &Place, segments: &[Segment], job: u64) -> Result<()> {
+    let mut removals = Removals::of(place, segments, job, &mut |_| Ok(true))?;
+    log::for_each(place, segments, job, &mut |view| {
+        view.sections.iter().try_for_each(|section| {
+            view.updates(section, &mut |update| {
+                removals.left_of(section, &update);
+                Ok(())
+            })
+        })
+    })?;
+    removals.refuse()
 }
 
-impl Items {
-    /// Sums the changes of the items that `wanted` names. Takes memory for those that are there, not for their bytes.
-    pub fn sum(
+/// What was taken away from collections. Few items need to be looked up in it, and few are there, where most are added and stay.
+#[derive(Default)]
+pub(super) struct Removals {
+    collections: Vec<(Arc<str>, HashMap<ItemId, i64, foldhash::fast::RandomState>)>,
+}
+
+impl Removals {
+    /// Those of the items that `wanted` names.
+    pub fn of(
         place: &Place,
         segments: &[Segment],
         job: u64,
         wanted: &mut dyn FnMut(ItemId) -> Result<bool>,
     ) -> Result<Self> {
-        let mut items = Items { names: vec![], indexes: HashMap::new(), nets: HashMap::new() };
+        let mut removals = Removals::default();
         log::for_each(place, segments, job, &mut |view| {
-            view.updates(&mut |name, update| {
-                if wanted(update.id)? {
-                    let index = items.index(name);
-                    let net = items.nets.entry((index, update.id)).or_default();
-                    *net = net.checked_add(update.diff).ok_or_else(|| {
-                        Error::new(ErrorKind::Store, format!("the counts of collection {name:?} overflow"))
-                    })?;
-                    if *net == 0 {
-                        items.nets.remove(&(index, update.id));
+            for section in view.sections.iter().filter(|section| section.negative > 0) {
+                let counts = removals.collection(&section.collection);
+                view.updates(section, &mut |update| {
+                    if update.diff < 0 && wanted(update.id)? {
+                        let count = counts.entry(update.id).or_default();
+                        *count = count.checked_add(update.diff).ok_or_else(|| {
+                            let text = format!("the counts of collection {:?} overflow", section.collection);
+                            Error::new(ErrorKind::Store, text)
+                        })?;
                     }
-                }
-                Ok(())
-            })
+                    Ok(())
+                })?;
+            }
+            Ok(())
         })?;
-        Ok(items)
+        Ok(removals)
     }
 
-    fn index(&mut self, name: &str) -> u32 {
-        if let Some(index) = self.indexes.get(name) {
-            return *index;
+    fn collection(&mut self, name: &Arc<str>) -> &mut HashMap<ItemId, i64, foldhash::fast::RandomState> {
+        let found = self.collections.iter().position(|(other, _)| other == name);
+        let index = found.unwrap_or_else(|| {
+            self.collections.push((Arc::clone(name), HashMap::default()));
+            self.collections.len() - 1
+        });
+        &mut self.collections[index].1
+    }
+
+    /// How many times an item that was added is still there, of those times, when these removals are taken off.
+    fn left_of(&mut self, section: &Section, update: &Update) -> i64 {
+        if update.diff <= 0 {
+            return 0;
         }
-        let index = self.names.len() as u32;
-        self.names.push(name.to_owned());
-        self.indexes.insert(name.to_owned(), index);
-        index
+        let counts = self.collections.iter_mut().find(|(name, _)| *name == section.collection);
+        let Some(Entry::Occupied(mut count)) = counts.map(|(_, counts)| counts.entry(update.id)) else {
+            return update.diff;
+        };
+        let sum = update.diff + *count.get(); // of different signs
+        if sum < 0 {
+            *count.get_mut() = sum;
+        } else {
+            count.remove();
+        }
+        sum.max(0)
     }
 
-    /// Refuses items that are there less than not at all.
-    pub fn refuse_negative(&self) -> Result<()> {
-        let Some(((index, id), net)) = self.nets.iter().find(|(_, net)| **net < 0) else { return Ok(()) };
+    /// Reads the same segments again and gives each item that is still there with its bytes. What is left is there less than not at
+    /// all.
+    pub fn apply(
+        mut self,
+        place: &Place,
+        segments: &[Segment],
+        job: u64,
+        wanted: &mut dyn FnMut(ItemId) -> Result<bool>,
+        item: &mut dyn FnMut(&str, ItemUpdate) -> Result<()>,
+    ) -> Result<Self> {
+        let mut found = vec![];
+        log::for_each(place, segments, job, &mut |view| {
+            for section in &view.sections {
+                view.updates(section, &mut |update| {
+                    if update.diff > 0 && wanted(update.id)? {
+                        let diff = self.left_of(section, &update);
+                        if diff > 0 {
+                            found.push(Update { diff, ..update });
+                        }
+                    }
+                    Ok(())
+                })?;
+                if found.is_empty() {
+                    continue;
+                }
+                let items = view.items(place, section)?;
+                // A slice holds all that was read with it: that is not worth it for a few items of many.
+                let sparse = 2 * found.iter().map(|update: &Update| update.bytes.len()).sum::<usize>() < items.len();
+                for Update { id, diff, bytes } in found.drain(..) {
+                    let bytes = if sparse { Bytes::copy_from_slice(&items[bytes]) } else { items.slice(bytes) };
+                    item(&section.collection, ItemUpdate { id, diff, bytes, rest: Bytes::new() })?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(self)
+    }
+
+    fn refuse(&self) -> Result<()> {
+        let negative = self.collections.iter().find_map(|(name, counts)| Some((name, counts.iter().next()?)));
+        let Some((name, (id, count))) = negative else { return Ok(()) };
         let text = format!(
-            "collection {:?} has an item, {:032x}, {net} times: more were taken away than were there, a fault of the job",
-            self.names[*index as usize], id.0
+            "collection {name:?} has an item, {:032x}, {count} times: more were taken away than were there, a fault of the job",
+            id.0
         );
         Err(Error::new(ErrorKind::Store, text))
     }
 
-    /// Reads the same segments again and gives each item that is there with its bytes, once, its count in `diff`. What is left is
-    /// there less than not at all.
-    pub fn give(
-        &mut self,
-        place: &Place,
-        segments: &[Segment],
-        job: u64,
-        item: &mut dyn FnMut(&str, ItemUpdate) -> Result<()>,
-    ) -> Result<()> {
-        log::for_each(place, segments, job, &mut |view| {
-            view.updates(&mut |name, update| {
-                let Some(index) = self.indexes.get(name) else { return Ok(()) };
-                let key = (*index, update.id);
-                match self.nets.get(&key) {
-                    Some(net) if update.diff > 0 && *net > 0 => {
-                        let diff = *net;
-                        self.nets.remove(&key);
-                        item(name, ItemUpdate { diff, ..update })
-                    }
-                    _ => Ok(()),
-                }
-            })
-        })
-    }
-
     /// What is there less than not at all.
-    pub fn into_negative(self) -> impl Iterator<Item = (String, ItemUpdate)> {
-        let Items { names, nets, .. } = self;
-        nets.into_iter().map(move |((index, id), diff)| {
-            (names[index as usize].clone(), ItemUpdate { id, diff, bytes: Bytes::new() })
+    pub fn into_negative(self) -> impl Iterator<Item = (Arc<str>, ItemUpdate)> {
+        self.collections.into_iter().flat_map(|(name, counts)| {
+            counts.into_iter().map(move |(id, diff)| {
+                (Arc::clone(&name), ItemUpdate { id, diff, bytes: Bytes::new(), rest: Bytes::new() })
+            })
         })
     }
 }

@@ -15,7 +15,7 @@ use super::compact::Sizes;
 use super::*;
 
 /// Many small segments, so that a few frames are enough to fill them.
-const SMALL: Sizes = Sizes { segment: 200, slack: 0, frame: 100, pass: 300 };
+const SMALL: Sizes = Sizes { segment: 200, slack: 0, frame: 100, pass: 20 };
 
 fn store(disk: &Arc<dyn Disk>, folder: &Path, slot: usize, sizes: Sizes) -> FolderStore {
     FolderStore::new(folder.to_owned(), Arc::clone(disk), Slot(slot)).with_sizes(sizes)
@@ -44,7 +44,7 @@ fn start(
 /// A frame that adds an item.
 fn frame(lower: Epoch, upper: Epoch, item: &str) -> Frame {
     let id = ItemId(u128::from(xxhash_rust::xxh3::xxh3_64(item.as_bytes())));
-    let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::copy_from_slice(item.as_bytes()) }];
+    let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::copy_from_slice(item.as_bytes()), rest: Bytes::new() }];
     Frame { lower, upper, changes: vec![Changes { collection: "items".to_owned(), updates }], ..Frame::default() }
 }
 

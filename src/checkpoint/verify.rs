@@ -4,12 +4,13 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use super::frame::{MEND, View};
+use super::frame::MEND;
 use super::log::{self, Reader};
 use super::manifest::{self, Manifest, Segment};
 use super::place::Place;
-use super::recover::{self, Items};
+use super::recover;
 use super::still;
+use super::view::View;
 use crate::error::Result;
 
 /// What [`verify`] has read and found.
@@ -148,14 +149,20 @@ fn check(
     item: &mut dyn FnMut(&str, Bytes) -> Result<()>,
 ) -> Result<()> {
     let mut wrong = None;
-    view.updates(&mut |name, update| {
-        if update.diff > 0
-            && let Err(error) = item(name, update.bytes)
-        {
-            wrong.get_or_insert_with(|| format!("collection {name:?}: {}", error.report()));
-        }
-        Ok(())
-    })?;
+    for section in &view.sections {
+        let items = view.items(place, section)?;
+        let name = &section.collection;
+        view.updates(section, &mut |update| {
+            if update.diff >= 0
+                && let Err(error) = item(name, items.slice(update.bytes))
+            {
+                wrong.get_or_insert_with(|| format!("collection {name:?}: {}", error.report()));
+            }
+            Ok(())
+        })?;
+    }
+    view.outbox()?;
+    view.outgoing(place)?;
     if let Some(wrong) = wrong {
         let path = place.segments().join(segment.name());
         found.problems.push(format!("{path:?}, frame at byte {start}, {wrong}; {MEND}"));
@@ -166,5 +173,5 @@ fn check(
 /// Whether logs end where others do, and no item is there less than not at all.
 fn fits(place: &Place, manifest: &Manifest, job: u64) -> Result<()> {
     let cut = recover::cut(place, manifest)?;
-    Items::sum(place, &cut.segments, job, &mut |_| Ok(true))?.refuse_negative()
+    recover::check_balance(place, &cut.segments, job)
 }

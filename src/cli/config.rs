@@ -80,6 +80,8 @@ pub struct SyncConfig {
     pub take_over: bool,
     /// Go on although settings are not those of the checkpoint.
     pub accept_changes: bool,
+    /// The least time from checkpoint to checkpoint.
+    pub checkpoint_every: Duration,
     /// The workers of the job.
     pub workers: Workers,
     /// How long the processes of the job may take to meet.

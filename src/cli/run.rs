@@ -74,6 +74,7 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
             let store =
                 move |slot| Box::new(FolderStore::new(folder.clone(), Arc::new(LocalDisk), slot)) as Box<dyn Store>;
             job = job.store(Arc::new(store)).take_over(config.take_over).accept_changes(config.accept_changes);
+            job = job.checkpoint_every(config.checkpoint_every);
         }
         None => tracing::info!(
             "no --backendFolder: nothing is kept, a restart reads again from the committed offsets and may repeat output"

@@ -167,6 +167,7 @@ impl Reader<'_> {
             backend_folder,
             take_over: self.given.get("take_over").is_some(),
             accept_changes: self.given.get("accept_changes").is_some(),
+            checkpoint_every: self.duration("checkpoint_every").unwrap_or_default(),
             workers,
             connect_timeout: self.duration("connect_timeout").unwrap_or(cluster::CONNECT_TIMEOUT),
             peer_timeout: self.peer_timeout(),
@@ -458,7 +459,7 @@ impl Reader<'_> {
         let folder = self.text("backendFolder");
         let production = self.given.get("production").is_some();
         let folder = folder.map(Into::into).or_else(|| production.then(|| FASTEN_FOLDER.into()));
-        for flag in ["take_over", "accept_changes"] {
+        for flag in ["take_over", "accept_changes", "checkpoint_every"] {
             if folder.is_none() && self.given.get(flag).is_some() {
                 self.problem(
                     format!("--{flag} without a folder of checkpoints"),

@@ -140,6 +140,7 @@ pub const FLAGS: &[Flag] = &[
     flag(Positions, "max_records", "NUMBER", "-1 (all)", "end after so many records"),
 
     flag(State, "backendFolder", "DIR", "/mnt/fasten/flink with --production, else none", "keep checkpoints in the folder TOPIC-ONE_TOPIC-TWO_sync below it, which all processes share: a restart goes on from the last one, with any number of workers"),
+    flag(State, "checkpoint_every", "DURATION", "as fast as the disk and the outputs allow", "the least time from checkpoint to checkpoint: outputs come later by it, and less is written"),
     flag(State, "take_over", "", "", "take the folder from a run that lives, or seems to; that one ends"),
     flag(State, "accept_changes", "", "", "go on from a checkpoint that was made with other keys, topics, windows or policies"),
 

@@ -194,8 +194,8 @@ pub(super) fn write(writer: &mut dyn Writer, epoch: Epoch, values: &[&str]) -> R
 
 /// Prepares a range and publishes it.
 pub(super) fn publish(writer: &mut dyn Writer, lower: Epoch, upper: Epoch) -> Result<()> {
-    let prepared = writer.prepare(lower, upper)?;
-    writer.publish(lower, upper, &prepared).map(drop)
+    writer.prepare(lower, upper)?;
+    writer.publish(lower, upper, None).map(drop)
 }
 
 /// Reads a topic back and compares its values, in any order, with those expected.

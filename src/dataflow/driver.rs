@@ -18,6 +18,7 @@ use crate::dataflow::durable::Keeper;
 use crate::dataflow::input::{Handle, Taken};
 use crate::dataflow::output::WriterThread;
 use crate::dataflow::progress::{SharedIntakes, Watch};
+use crate::dataflow::ranges::RangePace;
 use crate::dataflow::wake::Waker;
 use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
@@ -87,6 +88,7 @@ pub(crate) struct Driver {
     pub bound: Epoch,
     /// The frontiers of what is durable and of what is published, as they were last.
     pub stages: Cell<Option<[Epoch; 2]>>,
+    pub ranges: RangePace,
     pub waker: Waker,
     /// When the inputs were found empty after something had come, in the time in which threads wait, whatever the job's clock says.
     pub drained: Option<Duration>,
@@ -162,13 +164,14 @@ impl Driver {
     fn poll(&mut self) -> Result<Option<Option<Duration>>> {
         self.naps = false;
         self.follow();
+        let range = self.pace_ranges();
         if self.heard.failed.get() {
             return Err(Error::new(ErrorKind::Cluster, "a worker of the job has failed; its process says why"));
         }
         self.hear_stop();
         if self.inputs.is_none() {
             let done = self.complete.done() && self.watch.published.done();
-            return Ok((!done).then_some(None));
+            return Ok((!done).then_some(range));
         }
         if self.stops {
             self.end(false);
@@ -203,8 +206,18 @@ impl Driver {
                 self.close();
                 Ok(Some(Some(Duration::ZERO)))
             }
-            Decision::Wait(wait) => Ok(Some(wait.into_iter().chain(rest).min())),
+            Decision::Wait(wait) => Ok(Some(wait.into_iter().chain(rest).chain(range).min())),
         }
+    }
+
+    /// Lets the next range be decided when it is time; else says how long that takes.
+    fn pace_ranges(&mut self) -> Option<Duration> {
+        let ends = self.inputs.is_none() || self.stops || self.unpublished.1 > self.pacing.max_undurable_bytes / 2;
+        let (now, wait) = self.ranges.look(self.threads_clock.monotonic(), ends);
+        if now {
+            self.watch.ranges.activate();
+        }
+        wait
     }
 
     /// A stop of any process is one of all of them, also of those whose inputs have ended: their threads must hear of it.

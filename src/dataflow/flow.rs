@@ -25,6 +25,7 @@ use crate::dataflow::input::{Data, IntakeSpec, TypedIntake};
 use crate::dataflow::output::{WriterSpec, WriterThread, completion, write};
 use crate::dataflow::patience::Patience;
 use crate::dataflow::progress::{Mark, SharedIntakes, Stages, StoreThread, stages};
+use crate::dataflow::ranges::RangePace;
 use crate::dataflow::spec::Input;
 use crate::dataflow::start;
 use crate::dataflow::wake::Waker;
@@ -58,6 +59,8 @@ pub(crate) struct JobContext {
     pub identity: Identity,
     pub take_over: bool,
     pub accept_changes: bool,
+    /// The least time from range to range.
+    pub checkpoint_every: Duration,
 }
 
 impl JobContext {
@@ -369,6 +372,7 @@ fn build_worker(
             let intakes = Rc::clone(&flow.intakes);
             let marks_at =
                 move |bound| intakes.borrow_mut().iter_mut().flat_map(|intake| intake.marks_at(bound)).collect();
+            let ranges = RangePace::new(context.checkpoint_every);
             let watch = stages(
                 marks,
                 Stages {
@@ -377,6 +381,7 @@ fn build_worker(
                     keeper: Rc::clone(&flow.keeper),
                     marks_at: Box::new(marks_at),
                     rebuild,
+                    may_decide: ranges.may_decide(),
                     heard: Rc::clone(&heard),
                     status: Arc::clone(&context.status),
                 },
@@ -413,6 +418,7 @@ fn build_worker(
                 gauges: flow.gauges,
                 bound: 0,
                 stages: None.into(),
+                ranges,
                 waker: wake.clone(),
                 drained: None,
                 threads_clock: SystemClock::new(),

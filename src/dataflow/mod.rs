@@ -13,6 +13,7 @@ mod marks;
 mod output;
 mod patience;
 mod progress;
+mod ranges;
 mod spec;
 mod start;
 mod wake;
@@ -24,10 +25,14 @@ use serde::{Deserialize, Serialize};
 use crate::message::{Message, Offset, Reason, SplitId};
 
 pub(crate) use dedup::DEFAULT_REMEMBER_IDS;
+#[cfg(test)]
+pub(crate) use durable::Keeper;
+pub(crate) use durable::Keeping;
 pub use durable::{Bincode, ItemCodec};
 pub use flow::Flow;
 pub(crate) use flow::{JobContext, run_worker};
 pub use input::Data;
+pub(crate) use progress::Mark;
 pub use spec::Input;
 
 /// A record as it enters a dataflow.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
@@ -21,12 +20,12 @@ use crate::dataflow::progress::{Mark, Range};
 use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::reader::spawn_thread;
-use crate::sink::{Entity, NewSink, OutputRecord, Slot, Undelivered, Writer, WriterContext};
+use crate::sink::{Entity, NewSink, OutputRecord, Prepared, Slot, Undelivered, Writer, WriterContext};
 
 enum Command {
     Write { epoch: Epoch, entity: Entity, records: Vec<OutputRecord>, bytes: usize },
     Prepare(Range),
-    Publish(Range, Bytes),
+    Publish(Range),
 }
 
 /// What the threads of writers share with their worker.
@@ -44,7 +43,7 @@ pub(crate) struct WriterSpec {
 pub(crate) struct WriterThread {
     commands: Sender<Command>,
     ready: Receiver<()>,
-    prepared: Receiver<(Epoch, Bytes)>,
+    prepared: Receiver<(Epoch, Prepared)>,
     published: Receiver<(Epoch, Undelivered)>,
     undurable: Arc<AtomicUsize>,
     thread: std::thread::JoinHandle<()>,
@@ -93,14 +92,14 @@ impl WriterThread {
         let _ = self.commands.send(Command::Prepare(range));
     }
 
-    /// The next answer to `prepare`: the lower end of the range, and the bytes.
-    pub fn poll_prepared(&self) -> Option<(Epoch, Bytes)> {
+    /// The next answer to `prepare`: the lower end of the range, and what the checkpoint must keep.
+    pub fn poll_prepared(&self) -> Option<(Epoch, Prepared)> {
         self.prepared.try_recv().ok()
     }
 
     /// Asks to publish a range.
-    pub fn publish(&self, range: Range, prepared: Bytes) {
-        let _ = self.commands.send(Command::Publish(range, prepared));
+    pub fn publish(&self, range: Range) {
+        let _ = self.commands.send(Command::Publish(range));
     }
 
     /// The next answer to `publish`: the lower end of the range, and what became dead letters.
@@ -117,7 +116,7 @@ impl WriterThread {
 
 struct Answers {
     ready: Sender<()>,
-    prepared: Sender<(Epoch, Bytes)>,
+    prepared: Sender<(Epoch, Prepared)>,
     published: Sender<(Epoch, Undelivered)>,
     held: Arc<AtomicUsize>,
     wake: Wake,
@@ -151,12 +150,12 @@ impl WriterSpec {
                 }
                 Command::Prepare(Range { lower, upper }) => {
                     let prepared = writer.prepare(lower, upper)?;
-                    let _ = answers.prepared.send((lower, prepared.into()));
+                    let _ = answers.prepared.send((lower, prepared));
                     (answers.wake)();
                 }
-                Command::Publish(Range { lower, upper }, prepared) => {
+                Command::Publish(Range { lower, upper }) => {
                     crash::point("publish.begins");
-                    let Some(undelivered) = self.persist(|| writer.publish(lower, upper, &prepared).map(Some))? else {
+                    let Some(undelivered) = self.persist(|| writer.publish(lower, upper, None).map(Some))? else {
                         return Ok(());
                     };
                     // Commands of one worker come in the order of its epochs, but for the outputs of one epoch.
@@ -190,7 +189,7 @@ impl WriterSpec {
             else {
                 continue;
             };
-            let undelivered = self.persist(|| writer.publish(*lower, *upper, prepared))?;
+            let undelivered = self.persist(|| writer.publish(*lower, *upper, Some(prepared)))?;
             self.patience.status.undelivered(&undelivered);
         }
         Ok(())

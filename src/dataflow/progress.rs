@@ -7,12 +7,11 @@
 //! A range [lower, upper) begins where the last one ended, and travels at a time in it that is not above its content; each operator holds that capability until a thread has answered. So the
 //! frontier behind Checkpoint says what is durable on all workers, and the one behind Publish is the bound.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use serde::{Deserialize, Serialize};
 use timely::container::CapacityContainerBuilder;
@@ -35,7 +34,7 @@ use crate::epoch::Epoch;
 use crate::error::Result;
 use crate::observe::Status;
 use crate::reader::spawn_thread;
-use crate::sink::Undelivered;
+use crate::sink::{Prepared, Undelivered};
 
 /// Epochs [lower, upper) that are checkpointed and published together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +57,8 @@ pub(crate) struct Stages {
     pub heard: Rc<Heard>,
     /// The epoch at which the state of a checkpoint enters, if there was one: ranges begin there.
     pub rebuild: Option<Epoch>,
+    /// Whether a range may be decided now, if that is not always so; the one that decides it says no.
+    pub may_decide: Option<Rc<Cell<bool>>>,
     /// Where outputs that became dead letters are counted.
     pub status: Arc<Status>,
 }
@@ -76,9 +77,9 @@ pub(crate) struct Watch {
 
 /// Builds the stages behind the marks of content.
 pub(crate) fn stages<'s>(marks: Stream<'s, Epoch, Vec<Mark>>, stages: Stages) -> Watch {
-    let Stages { writers, store, keeper, marks_at, heard, rebuild, status } = stages;
+    let Stages { writers, store, keeper, marks_at, heard, rebuild, may_decide, status } = stages;
     let (durable, published) = (ProbeHandle::new(), ProbeHandle::new());
-    let (ranges, ranges_activator) = decide(marks, durable.clone(), published.clone(), rebuild);
+    let (ranges, ranges_activator) = decide(marks, durable.clone(), published.clone(), rebuild, may_decide);
     let mut answers = vec![];
     let (prepared, address) = prepare(ranges.broadcast(), writers.clone());
     answers.push(address);
@@ -97,12 +98,14 @@ const MOST_UNPUBLISHED: usize = 2;
 /// would stand in a queue, each with the cost and the delay of a whole one.
 const LARGE: Mark = 512 << 10;
 
-/// Worker 0 closes a range as soon as finished epochs have content, the last range is durable, and few are to be published.
+/// Worker 0 closes a range as soon as finished epochs have content, the last range is durable, few are to be published, and as much
+/// time has passed since as was wanted.
 fn decide<'s>(
     marks: Stream<'s, Epoch, Vec<Mark>>,
     durable: ProbeHandle<Epoch>,
     published: ProbeHandle<Epoch>,
     rebuild: Option<Epoch>,
+    may_decide: Option<Rc<Cell<bool>>>,
 ) -> (Stream<'s, Epoch, Vec<Range>>, Activator) {
     let scope = marks.scope();
     let decides = scope.index() == 0;
@@ -129,12 +132,18 @@ fn decide<'s>(
             let frontier = frontier.frontier().first().copied();
             let upper = frontier.unwrap_or_else(|| content.last_key_value().map_or(time, |(epoch, _)| epoch + 1));
             if content.first_key_value().is_some_and(|(epoch, _)| *epoch < upper) {
+                if may_decide.as_ref().is_some_and(|may_decide| !may_decide.get()) {
+                    return;
+                }
                 let bytes: Mark = content.range(..upper).map(|(_, bytes)| bytes).sum();
                 if !unpublished.is_empty() && bytes < LARGE {
                     return;
                 }
                 output.session(&*held).give(Range { lower: next.unwrap_or(time), upper });
                 unpublished.push_back(time);
+                if let Some(may_decide) = &may_decide {
+                    may_decide.set(false);
+                }
                 next = Some(upper);
                 content = content.split_off(&upper);
             }
@@ -148,90 +157,89 @@ fn decide<'s>(
 }
 
 /// A range and what each writer gave for it.
-type Prepared = (Range, Vec<Bytes>);
+type WithPrepared = (Range, Vec<Prepared>);
 
 /// Asks the writers what the checkpoint must keep.
 fn prepare<'s>(
     ranges: Stream<'s, Epoch, Vec<Range>>,
     writers: Vec<Rc<WriterThread>>,
-) -> (Stream<'s, Epoch, Vec<Prepared>>, Rc<[usize]>) {
-    let mut address = None;
-    let stream = ranges.unary::<CapacityContainerBuilder<Vec<Prepared>>, _, _, _>(Pipeline, "Prepare", |_, info| {
-        address = Some(info.address);
-        // Ranges that the writers have not all answered: the answers so far, in the order of the writers.
-        let mut open: BTreeMap<Epoch, (Capability<Epoch>, Range, Vec<Option<Bytes>>)> = BTreeMap::new();
-        move |input, output| {
-            input.for_each(|capability, ranges| {
-                for range in ranges.drain(..) {
-                    writers.iter().for_each(|writer| writer.prepare(range));
-                    let capability = capability.retain_least(0).expect(TIMED);
-                    open.insert(range.lower, (capability, range, vec![None; writers.len()]));
-                }
-            });
-            for (index, writer) in writers.iter().enumerate() {
-                while let Some((lower, bytes)) = writer.poll_prepared() {
-                    if let Some((_, _, answers)) = open.get_mut(&lower) {
-                        answers[index] = Some(bytes);
-                    }
-                }
-            }
-            while let Some(entry) = open.first_entry().filter(|entry| entry.get().2.iter().all(Option::is_some)) {
-                let (capability, range, answers) = entry.remove();
-                output.session(&capability).give((range, answers.into_iter().flatten().collect()));
-            }
-        }
-    });
-    (stream, address.expect("the constructor has run"))
-}
-
-/// Makes ranges durable, with this worker's frame.
-fn checkpoint<'s>(
-    prepared: Stream<'s, Epoch, Vec<Prepared>>,
-    store: Option<StoreThread>,
-    keeper: Rc<Keeper>,
-    marks_at: Box<dyn Fn(Epoch) -> Vec<SplitMark>>,
-    heard: Rc<Heard>,
-    published: ProbeHandle<Epoch>,
-) -> (Stream<'s, Epoch, Vec<Prepared>>, Rc<[usize]>) {
+) -> (Stream<'s, Epoch, Vec<WithPrepared>>, Rc<[usize]>) {
     let mut address = None;
     let stream =
-        prepared.unary::<CapacityContainerBuilder<Vec<Prepared>>, _, _, _>(Pipeline, "Checkpoint", |_, info| {
+        ranges.unary::<CapacityContainerBuilder<Vec<WithPrepared>>, _, _, _>(Pipeline, "Prepare", |_, info| {
             address = Some(info.address);
-            let mut open: BTreeMap<Epoch, (Capability<Epoch>, Prepared)> = BTreeMap::new(); // with the store's thread
+            // Ranges that the writers have not all answered: the answers so far, in the order of the writers.
+            let mut open: BTreeMap<Epoch, (Capability<Epoch>, Range, Vec<Option<Prepared>>)> = BTreeMap::new();
             move |input, output| {
                 input.for_each(|capability, ranges| {
-                    let Some(store) = &store else {
-                        output.session(&capability).give_container(ranges);
-                        return;
-                    };
-                    for (range, prepared) in ranges.drain(..) {
-                        let frame = Frame {
-                            lower: range.lower,
-                            upper: range.upper,
-                            clock: heard.time_at(range.upper),
-                            splits: marks_at(range.upper),
-                            changes: keeper.take_below(range.upper),
-                            prepared: prepared.clone(),
-                            published: published
-                                .with_frontier(|frontier| frontier.first().copied().unwrap_or(range.lower)),
-                        };
-                        store.append(frame);
-                        open.insert(range.lower, (capability.retain_least(0).expect(TIMED), (range, prepared)));
+                    for range in ranges.drain(..) {
+                        writers.iter().for_each(|writer| writer.prepare(range));
+                        let capability = capability.retain_least(0).expect(TIMED);
+                        open.insert(range.lower, (capability, range, vec![None; writers.len()]));
                     }
                 });
-                for lower in store.iter().flat_map(StoreThread::durable) {
-                    if let Some((capability, prepared)) = open.remove(&lower) {
-                        output.session(&capability).give(prepared);
+                for (index, writer) in writers.iter().enumerate() {
+                    while let Some((lower, prepared)) = writer.poll_prepared() {
+                        if let Some((_, _, answers)) = open.get_mut(&lower) {
+                            answers[index] = Some(prepared);
+                        }
                     }
+                }
+                while let Some(entry) = open.first_entry().filter(|entry| entry.get().2.iter().all(Option::is_some)) {
+                    let (capability, range, answers) = entry.remove();
+                    output.session(&capability).give((range, answers.into_iter().flatten().collect()));
                 }
             }
         });
     (stream, address.expect("the constructor has run"))
 }
 
+/// Makes ranges durable, with this worker's frame.
+fn checkpoint<'s>(
+    prepared: Stream<'s, Epoch, Vec<WithPrepared>>,
+    store: Option<StoreThread>,
+    keeper: Rc<Keeper>,
+    marks_at: Box<dyn Fn(Epoch) -> Vec<SplitMark>>,
+    heard: Rc<Heard>,
+    published: ProbeHandle<Epoch>,
+) -> (Stream<'s, Epoch, Vec<Range>>, Rc<[usize]>) {
+    let mut address = None;
+    let stream = prepared.unary::<CapacityContainerBuilder<Vec<Range>>, _, _, _>(Pipeline, "Checkpoint", |_, info| {
+        address = Some(info.address);
+        let mut open: BTreeMap<Epoch, (Capability<Epoch>, Range)> = BTreeMap::new(); // with the store's thread
+        move |input, output| {
+            input.for_each(|capability, ranges| {
+                let Some(store) = &store else {
+                    output.session(&capability).give_iterator(ranges.drain(..).map(|(range, _)| range));
+                    return;
+                };
+                for (range, prepared) in ranges.drain(..) {
+                    let frame = Frame {
+                        lower: range.lower,
+                        upper: range.upper,
+                        clock: heard.time_at(range.upper),
+                        splits: marks_at(range.upper),
+                        changes: keeper.take_below(range.upper, &prepared),
+                        prepared,
+                        published: published.with_frontier(|frontier| frontier.first().copied().unwrap_or(range.lower)),
+                    };
+                    store.append(frame);
+                    open.insert(range.lower, (capability.retain_least(0).expect(TIMED), range));
+                }
+            });
+            for lower in store.iter().flat_map(StoreThread::durable) {
+                if let Some((capability, range)) = open.remove(&lower) {
+                    output.session(&capability).give(range);
+                }
+            }
+        }
+    });
+    (stream, address.expect("the constructor has run"))
+}
+
 /// Publishes ranges that are durable on all workers. What comes out beside the frontier are counts of what became dead letters.
 fn publish<'s>(
-    durable: Stream<'s, Epoch, Vec<Prepared>>,
+    durable: Stream<'s, Epoch, Vec<Range>>,
     writers: Vec<Rc<WriterThread>>,
 ) -> (Stream<'s, Epoch, Vec<Undelivered>>, Rc<[usize]>) {
     let mut address = None;
@@ -240,20 +248,18 @@ fn publish<'s>(
         "Publish",
         |_, info| {
             address = Some(info.address);
-            let mut waiting: BTreeMap<Epoch, (Capability<Epoch>, Prepared)> = BTreeMap::new(); // for the other workers' frames
+            let mut waiting: BTreeMap<Epoch, (Capability<Epoch>, Range)> = BTreeMap::new(); // for the other workers' frames
             let mut open: BTreeMap<Epoch, (Capability<Epoch>, usize)> = BTreeMap::new(); // how many writers have not answered
             move |(input, frontier), output| {
                 input.for_each(|capability, ranges| {
-                    for prepared in ranges.drain(..) {
-                        waiting.insert(prepared.0.lower, (capability.retain_least(0).expect(TIMED), prepared));
+                    for range in ranges.drain(..) {
+                        waiting.insert(range.lower, (capability.retain_least(0).expect(TIMED), range));
                     }
                 });
                 while let Some(entry) = waiting.first_entry().filter(|entry| !frontier.less_equal(entry.get().0.time()))
                 {
-                    let (capability, (range, prepared)) = entry.remove();
-                    for (writer, bytes) in writers.iter().zip(prepared) {
-                        writer.publish(range, bytes);
-                    }
+                    let (capability, range) = entry.remove();
+                    writers.iter().for_each(|writer| writer.publish(range));
                     if !writers.is_empty() {
                         open.insert(range.lower, (capability, writers.len()));
                     }

@@ -24,6 +24,17 @@ pub struct Documents {
     sides: Vec<Side>,
 }
 
+/// Where the value of a side stands in a document, byte for byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spliced {
+    /// The side.
+    pub side: usize,
+    /// Where it begins, in bytes from the beginning of the document.
+    pub at: usize,
+    /// How long it is, in bytes.
+    pub length: usize,
+}
+
 #[derive(Debug)]
 struct Side {
     /// As text inside a JSON string, without quotes.
@@ -42,29 +53,34 @@ impl Documents {
         Documents { sides: names.iter().map(side).collect() }
     }
 
-    /// Appends a joined record: every side with its value, in the order of the sides.
+    /// Appends a joined record: every side with its value, in the order of the sides. Says where values stand byte for byte: those
+    /// without line ends.
     pub fn joined<'a>(
         &self,
         out: &mut BytesMut,
         key: &impl fmt::Display,
         late: bool,
         values: impl IntoIterator<Item = (usize, &'a Bytes)>,
+        spliced: &mut Vec<Spliced>,
     ) {
+        let start = out.len();
         put_key(out, key);
-        self.put_values(out, values);
+        self.put_values(out, start, values, spliced);
         if late {
             out.put_slice(b",\"late\":true");
         }
         out.put_u8(b'}');
     }
 
-    /// Appends a delay: the sides that are there, in the order of the sides, and a text that names those that are not.
+    /// Appends a delay, as [`joined`](Self::joined): the sides that are there, in the order of the sides, and a text that names those that are not.
     pub fn delayed<'a>(
         &self,
         out: &mut BytesMut,
         key: &impl fmt::Display,
         values: impl IntoIterator<Item = (usize, &'a Bytes), IntoIter: Clone>,
+        spliced: &mut Vec<Spliced>,
     ) {
+        let start = out.len();
         let values = values.into_iter();
         put_key(out, key);
         out.put_slice(b",\"error\":\"Missing information from ");
@@ -77,16 +93,25 @@ impl Documents {
             }
         }
         out.put_slice(b".\"");
-        self.put_values(out, values);
+        self.put_values(out, start, values, spliced);
         out.put_u8(b'}');
     }
 
-    fn put_values<'a>(&self, out: &mut BytesMut, values: impl IntoIterator<Item = (usize, &'a Bytes)>) {
+    fn put_values<'a>(
+        &self,
+        out: &mut BytesMut,
+        start: usize,
+        values: impl IntoIterator<Item = (usize, &'a Bytes)>,
+        spliced: &mut Vec<Spliced>,
+    ) {
         for (index, value) in values {
             let member = self.sides[index].member.as_bytes();
             out.reserve(member.len() + value.len() + 16); // 16: for what ends the document
             out.put_slice(member);
-            put_line(out, value);
+            let at = out.len() - start;
+            if put_line(out, value) {
+                spliced.push(Spliced { side: index, at, length: value.len() });
+            }
         }
     }
 }
@@ -98,8 +123,8 @@ fn put_key(out: &mut BytesMut, key: &impl fmt::Display) {
     debug_assert!(written.is_ok(), "memory takes everything, and the Display of a key does not fail");
 }
 
-/// Appends a JSON value without its line ends.
-fn put_line(out: &mut BytesMut, value: &[u8]) {
+/// Appends a JSON value without its line ends; whether it had none.
+fn put_line(out: &mut BytesMut, value: &[u8]) -> bool {
     let start = out.len();
     out.put_slice(value);
     let line = &mut out[start..];
@@ -108,6 +133,7 @@ fn put_line(out: &mut BytesMut, value: &[u8]) {
         line[from + at] = b' ';
         from += at + 1;
     }
+    from == 0
 }
 
 /// Appends a dead letter: why a message was refused, where it stood, and the message itself.
@@ -197,17 +223,28 @@ mod tests {
         let both = values(&[(0, r#"{"n":1.0,"b":"é"}"#), (1, r#"{"z":1,"a":12345678901234567890}"#)]);
         let both = both.iter().map(|(side, value)| (*side, value));
         assert_eq!(
-            text(|out| documents.joined(out, &"a:b:1", false, both.clone())),
+            text(|out| documents.joined(out, &"a:b:1", false, both.clone(), &mut vec![])),
             r#"{"key":"a:b:1","fasten.one":{"n":1.0,"b":"é"},"fasten.two":{"z":1,"a":12345678901234567890}}"#
         );
         assert_eq!(
-            text(|out| documents.joined(out, &"a", true, both.clone().take(1))),
+            text(|out| documents.joined(out, &"a", true, both.clone().take(1), &mut vec![])),
             r#"{"key":"a","fasten.one":{"n":1.0,"b":"é"},"late":true}"#
         );
         assert_eq!(
-            text(|out| documents.delayed(out, &"a", both.skip(1))),
+            text(|out| documents.delayed(out, &"a", both.skip(1), &mut vec![])),
             r#"{"key":"a","error":"Missing information from fasten.one.","fasten.two":{"z":1,"a":12345678901234567890}}"#
         );
+    }
+
+    #[test]
+    fn a_document_says_where_values_stand() {
+        let documents = Documents::new(&["one", "two"]);
+        let both = values(&[(0, r#"{"n":1.0}"#), (1, "[2]")]);
+        let (mut out, mut spliced) = (BytesMut::from(&b"other "[..]), vec![]);
+        documents.joined(&mut out, &"a", true, both.iter().map(|(side, value)| (*side, value)), &mut spliced);
+        let found = spliced.iter().map(|&Spliced { side, at, length }| (side, out[6 + at..][..length].to_vec()));
+        let both: Vec<_> = both.iter().map(|(side, value)| (*side, value.to_vec())).collect();
+        assert_eq!(found.collect::<Vec<_>>(), both);
     }
 
     #[test]
@@ -215,7 +252,7 @@ mod tests {
         let documents = Documents::new(&["one", "two", "three"]);
         let values = values(&[(1, "2")]);
         assert_eq!(
-            text(|out| documents.delayed(out, &1, values.iter().map(|(side, value)| (*side, value)))),
+            text(|out| documents.delayed(out, &1, values.iter().map(|(side, value)| (*side, value)), &mut vec![])),
             r#"{"key":"1","error":"Missing information from one, three.","two":2}"#
         );
     }
@@ -224,8 +261,9 @@ mod tests {
     fn names_and_keys_are_escaped() {
         let documents = Documents::new(&["a\"b", "c\nd"]);
         let one = values(&[(0, "1")]);
-        let line =
-            text(|out| documents.delayed(out, &"x\"\\\n\u{1}:é", one.iter().map(|(side, value)| (*side, value))));
+        let line = text(|out| {
+            documents.delayed(out, &"x\"\\\n\u{1}:é", one.iter().map(|(side, value)| (*side, value)), &mut vec![])
+        });
         let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(value["key"], "x\"\\\n\u{1}:é");
         assert_eq!(value["error"], "Missing information from c\nd.");
@@ -237,10 +275,18 @@ mod tests {
     fn line_ends_between_tokens_become_spaces() {
         let documents = Documents::new(&["one"]);
         let one = values(&[(0, "{\r\n \"a\":\n\"x\\ny\"\n}")]);
+        let mut spliced = vec![];
         assert_eq!(
-            text(|out| documents.joined(out, &"k", false, one.iter().map(|(side, value)| (*side, value)))),
+            text(|out| documents.joined(
+                out,
+                &"k",
+                false,
+                one.iter().map(|(side, value)| (*side, value)),
+                &mut spliced
+            )),
             "{\"key\":\"k\",\"one\":{   \"a\": \"x\\ny\" }}"
         );
+        assert!(spliced.is_empty(), "it does not stand there byte for byte");
     }
 
     #[test]

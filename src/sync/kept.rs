@@ -12,19 +12,20 @@ use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use super::card::Position;
 use super::key::{Key, KeyHash};
-use super::record::Payload;
+use super::record::{Entry, Payload};
 use super::state::{MAX_TIME, Phase, State};
 use super::step::{Held, Part};
 use super::store::{Open, Store};
 use crate::checkpoint::ItemId;
-use crate::dataflow::ItemCodec;
+use crate::dataflow::{ItemCodec, Keeping};
+use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, SplitId};
 use crate::varint;
 
 /// An item, or only its id where it goes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Kept<P> {
+pub(crate) struct Kept<P> {
     id: ItemId,
     pub(crate) item: Option<Item<P>>,
 }
@@ -70,11 +71,11 @@ pub(crate) fn finished_as(positions: &[Option<Position>]) -> Phase {
 pub(crate) const KEYS: &str = "keys";
 
 /// A record is there once, whatever its key.
-fn waiting_id<P>(part: &Part<P>) -> ItemId {
+fn waiting_id(side: u8, (split, offset): Position) -> ItemId {
     let mut bytes = [0; 17];
-    bytes[0] = part.side;
-    bytes[1..9].copy_from_slice(&part.split.to_bits().to_le_bytes());
-    bytes[9..].copy_from_slice(&part.offset.0.to_le_bytes());
+    bytes[0] = side;
+    bytes[1..9].copy_from_slice(&split.to_bits().to_le_bytes());
+    bytes[9..].copy_from_slice(&offset.0.to_le_bytes());
     ItemId(xxh3_128(&bytes))
 }
 
@@ -92,25 +93,40 @@ fn held_id<P>(held: &Held<P>, key: &[u8]) -> Option<ItemId> {
     tells.then(|| keyed_id(HELD, key, [held.deadline << 1 | u64::from(held.delayed), held.cap]))
 }
 
-/// Collects the changes of items of an epoch, if somebody keeps them.
-pub(crate) struct Recorder<P> {
-    pub(crate) on: bool,
-    pub(crate) changes: Vec<(Kept<P>, isize)>,
+/// Tells checkpoints of the changes of items, if there are any.
+pub(crate) struct Recorder {
+    keeping: Option<Keeping>,
+    /// The epoch that is open.
+    epoch: Epoch,
 }
 
 /// The items of a key that waits, before it is stepped.
 pub(crate) type Before = Vec<ItemId>;
 
-impl<P: Payload> Recorder<P> {
-    pub(crate) fn new(on: bool) -> Self {
-        Recorder { on, changes: Vec::new() }
+impl Recorder {
+    pub(crate) fn new(keeping: Option<Keeping>) -> Self {
+        Recorder { keeping, epoch: 0 }
+    }
+
+    /// What is told from now on is of this epoch.
+    pub(crate) fn open(&mut self, epoch: Epoch) {
+        self.epoch = epoch;
+    }
+
+    /// Whether anything was told since the last call.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        self.keeping.as_mut().is_some_and(Keeping::take_changed)
+    }
+
+    fn is_on(&self) -> bool {
+        self.keeping.is_some()
     }
 
     /// The items of a key that waits.
-    pub(crate) fn before(&self, open: Option<&Open<P>>) -> Before {
-        match open.filter(|_| self.on) {
+    pub(crate) fn before<P>(&self, open: Option<&Open<P>>) -> Before {
+        match open.filter(|_| self.is_on()) {
             Some(open) => {
-                let parts = open.held.parts().map(waiting_id);
+                let parts = open.held.parts().map(|part| waiting_id(part.side, (part.split, part.offset)));
                 parts.chain(held_id(&open.held, open.key.bytes())).collect()
             }
             None => Vec::new(),
@@ -118,28 +134,43 @@ impl<P: Payload> Recorder<P> {
     }
 
     fn goes(&mut self, id: ItemId) {
-        self.changes.push((Kept { id, item: None }, -1));
+        if let Some(keeping) = &mut self.keeping {
+            keeping.remove(self.epoch, id);
+        }
     }
 
-    fn comes(&mut self, id: ItemId, item: Item<P>) {
-        self.changes.push((Kept { id, item: Some(item) }, 1));
+    fn comes(&mut self, id: ItemId, encode: impl FnOnce(&mut BytesMut) -> Bytes) {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.add(self.epoch, id, encode);
+        }
+    }
+
+    /// Says of the records of an output which are items of a key that waited so, by side.
+    pub(crate) fn refer<'e, P: 'e>(&self, before: &Before, entries: impl Iterator<Item = Option<&'e mut Entry<P>>>) {
+        for (side, entry) in (0..).zip(entries).filter(|_| !before.is_empty()) {
+            if let Some(entry) = entry {
+                let id = waiting_id(side, (entry.split, entry.offset));
+                entry.item = before.contains(&id).then_some(id);
+            }
+        }
     }
 
     /// A key waits on, in this way.
-    pub(crate) fn holds(&mut self, before: Before, open: &Open<P>) {
-        if !self.on {
+    pub(crate) fn holds<P: Payload>(&mut self, before: Before, open: &Open<P>) {
+        if !self.is_on() {
             return;
         }
         let after = self.before(Some(open));
         before.iter().filter(|id| !after.contains(id)).for_each(|id| self.goes(*id));
+        let head = (open.key.hash(), open.key.bytes());
         for (part, id) in open.held.parts().zip(&after).filter(|(_, id)| !before.contains(id)) {
             let Part { side, split, offset, timestamp, clock, deadline, .. } = *part;
-            let (key, times) = (open.key.key(), WaitTimes { timestamp, clock, deadline });
-            self.comes(*id, Item::Waiting { key, side, split, offset, times, payload: part.payload.clone() });
+            let times = WaitTimes { timestamp, clock, deadline };
+            self.comes(*id, |out| put_waiting(head, side, (split, offset), times, &part.payload, out));
         }
         if let Some(id) = held_id(&open.held, open.key.bytes()).filter(|id| !before.contains(id)) {
             let Held { delayed, deadline, cap, .. } = open.held;
-            self.comes(id, Item::Held { key: open.key.key(), delayed, deadline, cap });
+            self.comes(id, |out| put_held(head, delayed, deadline, cap, out));
         }
     }
 
@@ -149,19 +180,18 @@ impl<P: Payload> Recorder<P> {
     }
 
     /// A key is finished, or more records came too late for it: its card says so.
-    pub(crate) fn finished(&mut self, store: &Store<P>, state: State, sides: usize) {
-        if let Some(card) = store.card(state).filter(|_| self.on) {
-            let until = state.deadline();
-            let (key, dropped) = (card.key(), card.dropped());
-            let id = keyed_id(FINISHED, key.bytes(), [until, dropped.into()]);
-            let (late, positions) = (card.is_late(), card.by_side(sides));
-            self.comes(id, Item::Finished { key, late, until, dropped, positions });
+    pub(crate) fn finished<P: Payload>(&mut self, store: &Store<P>, state: State, sides: usize) {
+        if let Some(card) = store.card(state).filter(|_| self.is_on()) {
+            let (until, dropped, key) = (state.deadline(), card.dropped(), card.key_bytes());
+            let id = keyed_id(FINISHED, key, [until, dropped.into()]);
+            let (head, late) = ((card.hash(), key), card.is_late());
+            self.comes(id, |out| put_finished(head, late, until, dropped, &card.by_side(sides), out));
         }
     }
 
     /// What the card of a finished key says is no more so.
-    pub(crate) fn unfinished(&mut self, store: &Store<P>, state: State) {
-        if let Some(card) = store.card(state).filter(|_| self.on) {
+    pub(crate) fn unfinished<P: Payload>(&mut self, store: &Store<P>, state: State) {
+        if let Some(card) = store.card(state).filter(|_| self.is_on()) {
             self.goes(keyed_id(FINISHED, card.key_bytes(), [state.deadline(), card.dropped().into()]));
         }
     }
@@ -178,14 +208,63 @@ const OWN_HASH: u8 = 4;
 /// A bit beside the tag: delayed, or late.
 const FLAG: u8 = 8;
 
-fn put_head(tag: u8, flag: bool, key: &Key, out: &mut BytesMut) {
-    let own = key.hash() != KeyHash::of(key.bytes());
+/// A key: its hash and its canonical bytes.
+type KeyParts<'a> = (KeyHash, &'a [u8]);
+
+fn parts_of(key: &Key) -> KeyParts<'_> {
+    (key.hash(), key.bytes())
+}
+
+fn put_head(tag: u8, flag: bool, (hash, key): KeyParts<'_>, out: &mut BytesMut) {
+    let own = hash != KeyHash::of(key);
     out.put_u8(tag | if own { OWN_HASH } else { 0 } | if flag { FLAG } else { 0 });
     if own {
-        out.put_u128_le(key.hash().0);
+        out.put_u128_le(hash.0);
     }
-    varint::put(key.bytes().len() as u64, out);
-    out.put_slice(key.bytes());
+    varint::put(key.len() as u64, out);
+    out.put_slice(key);
+}
+
+fn put_waiting<P: Payload>(
+    key: KeyParts<'_>,
+    side: u8,
+    position: Position,
+    times: WaitTimes,
+    payload: &P,
+    out: &mut BytesMut,
+) -> Bytes {
+    put_head(WAITING_TAG, false, key, out);
+    out.put_u8(side);
+    put_position(position, out);
+    [times.timestamp, times.clock, times.deadline].into_iter().for_each(|time| varint::put(time, out));
+    payload.encode(out)
+}
+
+fn put_held(key: KeyParts<'_>, delayed: bool, deadline: u64, cap: u64, out: &mut BytesMut) -> Bytes {
+    put_head(HELD_TAG, delayed, key, out);
+    varint::put(deadline, out);
+    varint::put(cap, out);
+    Bytes::new()
+}
+
+fn put_finished(
+    key: KeyParts<'_>,
+    late: bool,
+    until: u64,
+    dropped: u32,
+    positions: &[Option<Position>],
+    out: &mut BytesMut,
+) -> Bytes {
+    put_head(FINISHED_TAG, late, key, out);
+    varint::put(until, out);
+    varint::put(dropped.into(), out);
+    for position in positions {
+        out.put_u8(u8::from(position.is_some()));
+        if let Some(position) = position {
+            put_position(*position, out);
+        }
+    }
+    Bytes::new()
 }
 
 fn take_number(bytes: &mut Bytes) -> Option<u64> {
@@ -209,32 +288,16 @@ impl<P: Payload> ItemCodec<Kept<P>> for KeptCodec {
         kept.id
     }
 
-    fn encode(&self, kept: &Kept<P>, out: &mut BytesMut) {
+    fn encode(&self, kept: &Kept<P>, out: &mut BytesMut) -> Bytes {
         match &kept.item {
             Some(Item::Waiting { key, side, split, offset, times, payload }) => {
-                put_head(WAITING_TAG, false, key, out);
-                out.put_u8(*side);
-                put_position((*split, *offset), out);
-                [times.timestamp, times.clock, times.deadline].into_iter().for_each(|time| varint::put(time, out));
-                payload.encode(out);
+                put_waiting(parts_of(key), *side, (*split, *offset), *times, payload, out)
             }
-            Some(Item::Held { key, delayed, deadline, cap }) => {
-                put_head(HELD_TAG, *delayed, key, out);
-                varint::put(*deadline, out);
-                varint::put(*cap, out);
-            }
+            Some(Item::Held { key, delayed, deadline, cap }) => put_held(parts_of(key), *delayed, *deadline, *cap, out),
             Some(Item::Finished { key, late, until, dropped, positions }) => {
-                put_head(FINISHED_TAG, *late, key, out);
-                varint::put(*until, out);
-                varint::put((*dropped).into(), out);
-                for position in positions {
-                    out.put_u8(u8::from(position.is_some()));
-                    if let Some(position) = position {
-                        put_position(*position, out);
-                    }
-                }
+                put_finished(parts_of(key), *late, *until, *dropped, positions, out)
             }
-            None => {}
+            None => Bytes::new(),
         }
     }
 
@@ -297,7 +360,8 @@ mod tests {
         ];
         for item in items {
             let mut bytes = BytesMut::new();
-            KeptCodec.encode(&Kept { id: ItemId(0), item: Some(item.clone()) }, &mut bytes);
+            let rest = KeptCodec.encode(&Kept { id: ItemId(0), item: Some(item.clone()) }, &mut bytes);
+            bytes.extend_from_slice(&rest);
             let bytes = bytes.freeze();
             let decoded: Kept<Bytes> = KeptCodec.decode(bytes.clone()).unwrap();
             assert_eq!(decoded.item.as_ref(), Some(&item));

@@ -25,7 +25,7 @@ use super::options::Options;
 use super::record::{Output, Payload, Record};
 use super::store::Store;
 use super::synchronizer::{Done, Synchronizer};
-use crate::dataflow::{Flow, Gauges, TIMED, Tick};
+use crate::dataflow::{Flow, Gauges, Keeping, Mark, TIMED, Tick};
 use crate::epoch::Epoch;
 
 /// What the synchronization gives back.
@@ -43,8 +43,8 @@ pub struct Synchronized<'s, P> {
     /// input has ended and records still wait. Such a dataflow does not end by itself: it is dropped, as a
     /// [`Job`](crate::Job) does.
     pub waiting: Stream<'s, Epoch, Vec<()>>,
-    /// What checkpoints are to keep of the keys of this worker, see [`synchronize_durably`]; nothing comes without one.
-    pub kept: Stream<'s, Epoch, Vec<(Kept<P>, Epoch, isize)>>,
+    /// A mark for each epoch in which what checkpoints keep of the keys of this worker has changed.
+    kept: Stream<'s, Epoch, Vec<Mark>>,
     /// How things stand on this worker.
     pub gauges: Rc<Gauges>,
     /// What is known about the keys of this worker.
@@ -112,7 +112,7 @@ pub fn synchronize<'s, P: Payload>(
     clock: Stream<'s, Epoch, Vec<Tick>>,
     options: &Options,
 ) -> Synchronized<'s, P> {
-    build(records, clock, None, options)
+    build(records, clock, None, None, options)
 }
 
 /// The same as part of a job: on the job's clock, watched by it, and durable where the job has a store. The name is the one of the
@@ -125,8 +125,8 @@ pub fn synchronize_durably<'s, P: Payload>(
 ) -> Synchronized<'s, P> {
     let codec = Rc::new(KeptCodec);
     let restored = flow.restored(name, &codec);
-    let synchronized = build(records, flow.clock(), restored, options);
-    flow.keep(synchronized.kept.clone(), name, &codec);
+    let synchronized = build(records, flow.clock(), restored, flow.keeping(name), options);
+    flow.mark(synchronized.kept.clone());
     flow.watch(Rc::clone(&synchronized.gauges));
     flow.hold_commits(synchronized.waiting.clone());
     synchronized
@@ -136,6 +136,7 @@ fn build<'s, P: Payload>(
     records: Stream<'s, Epoch, Vec<Record<P>>>,
     clock: Stream<'s, Epoch, Vec<Tick>>,
     restored: Option<Stream<'s, Epoch, Vec<(Kept<P>, isize)>>>,
+    keeping: Option<Keeping>,
     options: &Options,
 ) -> Synchronized<'s, P> {
     let problems = options.problems();
@@ -148,14 +149,13 @@ fn build<'s, P: Payload>(
     let info = builder.operator_info();
     let mut records = builder.new_input(records, Exchange::new(|record: &Record<P>| record.key.hash().hashed()));
     let mut clock = builder.new_input(clock, Pipeline);
-    let keeps = restored.is_some();
     let to_key = Exchange::new(|(kept, _): &(Kept<P>, isize)| kept.key_hash().hashed());
     let mut restored = restored.map(|restored| builder.new_input(restored, to_key));
     let (states, state_stream) = builder.new_output::<Vec<Span<Epoch, Rc<StateBatch>>>>();
     let (outputs, output_stream) = builder.new_output::<Vec<Output<P>>>();
     let (counts, count_stream) = builder.new_output::<Vec<Counts>>();
     let (_waiting, waiting_stream) = builder.new_output::<Vec<()>>();
-    let (kept, kept_stream) = builder.new_output::<Vec<(Kept<P>, Epoch, isize)>>();
+    let (kept, kept_stream) = builder.new_output::<Vec<Mark>>();
     let mut states = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(states);
     let mut outputs = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(outputs);
     let mut counts = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(counts);
@@ -176,7 +176,7 @@ fn build<'s, P: Payload>(
     let gauges = Rc::new(Gauges::default());
     let store = Rc::new(RefCell::new(Store::new(sides)));
     let details = Details::new(Rc::clone(&store), sides);
-    let mut synchronizer = Synchronizer::new(options, store, keeps);
+    let mut synchronizer = Synchronizer::new(options, store, keeping);
 
     let gauges_out = Rc::clone(&gauges);
     builder.build(move |_| {
@@ -228,16 +228,15 @@ fn build<'s, P: Payload>(
                 let batches = trace.batches_through(upper.borrow()).expect("the trace ends at a batch");
                 let mut session = outputs.session_with_builder(&epoch.capabilities[OUTPUTS]);
                 let give = |output| session.give(output);
-                let Done { updates, counts: counted, oldest, kept: changes } = match epoch.restores {
+                let Done { updates, counts: counted, oldest } = match epoch.restores {
                     true => synchronizer.restored(time),
                     false => synchronizer.epoch(time, epoch.tick, &mut epoch.records, &batches, give),
                 };
                 drop(session);
                 drop(batches); // so that merges can take their memory
                 counts.session_with_builder(&epoch.capabilities[COUNTS]).give(counted);
-                if !changes.is_empty() {
-                    let changes = changes.into_iter().map(|(kept, diff)| (kept, time, diff));
-                    kept.session_with_builder(&epoch.capabilities[KEPT]).give_iterator(changes);
+                if synchronizer.recorder.take_changed() {
+                    kept.session_with_builder(&epoch.capabilities[KEPT]).give(0);
                 }
 
                 let next = Antichain::from_elem(time + 1);

@@ -44,7 +44,7 @@ pub(crate) struct Pass<'a, P, G> {
     pub(crate) rules: &'a Rules,
     pub(crate) store: &'a mut Store<P>,
     pub(crate) wheel: &'a mut Wheel,
-    pub(crate) recorder: &'a mut Recorder<P>,
+    pub(crate) recorder: &'a mut Recorder,
     pub(crate) order: &'a [(u64, u32)],
     pub(crate) records: &'a mut [Option<Record<P>>],
     pub(crate) time: Epoch,
@@ -120,12 +120,15 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
             (Next::Same(held) | Next::Held(held), _) => Some(self.hold(before, Open { key: known.into_own(), held })),
             (Next::Delayed(held), _) => {
                 if self.rules.emit_delays {
-                    (self.give)(Output::Delayed { key: known.key(), records: held.entries(sides) });
+                    let mut records = held.entries(sides);
+                    self.recorder.refer(&before, records.iter_mut().map(Option::as_mut));
+                    (self.give)(Output::Delayed { key: known.key(), records });
                 }
                 Some(self.hold(before, Open { key: known.into_own(), held }))
             }
             (Next::Closed(held), _) => {
-                let (key, records) = (known.into_key(), held.into_entries(sides));
+                let (key, mut records) = (known.into_key(), held.into_entries(sides));
+                self.recorder.refer(&before, records.iter_mut().map(Option::as_mut));
                 let finished = (Phase::Closed, false, self.rules.until(self.clock));
                 let new = self.finish(before, &key, finished, records.iter().map(Option::as_ref));
                 if self.rules.emit_delays {
@@ -133,7 +136,8 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
                 }
                 Some(new)
             }
-            (Next::Joined { late, records, since }, _) => {
+            (Next::Joined { late, mut records, since }, _) => {
+                self.recorder.refer(&before, records.iter_mut().map(Some));
                 let (key, finished) = (known.into_key(), (Phase::Joined, late, self.rules.until(since)));
                 let new = self.finish(before, &key, finished, records.iter().map(Some));
                 (self.give)(Output::Joined { key, late, records });
@@ -154,8 +158,11 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
     }
 
     fn hold(&mut self, before: Before, open: Open<P>) -> State {
-        self.recorder.holds(before, &open);
-        self.store.hold(open)
+        let state = self.store.hold(open);
+        if let Some(open) = self.store.open(state) {
+            self.recorder.holds(before, open); // its payloads are its own by now
+        }
+        state
     }
 
     fn finish<'e>(
@@ -213,16 +220,18 @@ impl<P: Payload, G: FnMut(Output<P>)> Pass<'_, P, G> {
         for (hash, state) in all {
             self.updates.push(Update { key: hash, value: state, diff: -1 });
             let open = self.store.take(state);
-            self.recorder.waits_no_more(self.recorder.before(Some(&open)));
+            let before = self.recorder.before(Some(&open));
             let Open { key, held } = open;
             self.store.retire(state, self.time);
             self.counts.expired_records += u64::from(held.sides.count_ones());
-            if held.delayed {
+            let (delayed, mut records) = (held.delayed, held.into_entries(self.rules.sides));
+            self.recorder.refer(&before, records.iter_mut().map(Option::as_mut));
+            self.recorder.waits_no_more(before);
+            if delayed {
                 continue;
             }
             self.rules.tell(&mut self.counts);
             if self.rules.emit_delays {
-                let records = held.into_entries(self.rules.sides);
                 (self.give)(Output::Delayed { key: key.key(), records });
             }
         }

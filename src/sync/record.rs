@@ -7,6 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::key::Key;
+use crate::checkpoint::ItemId;
 use crate::dataflow::Arrived;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Offset, SplitId};
@@ -19,8 +20,9 @@ pub trait Payload: Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sy
     /// The memory behind the payload, in bytes, beyond its own size. The same at every call after `detach`.
     fn bytes(&self) -> usize;
 
-    /// Appends its form in checkpoints, which must not change from version to version of a program.
-    fn encode(&self, out: &mut BytesMut);
+    /// Appends its form in checkpoints, which must not change from version to version of a program. What is returned comes after it;
+    /// it is shared, so that it need not be copied.
+    fn encode(&self, out: &mut BytesMut) -> Bytes;
 
     /// Reads what was written.
     ///
@@ -30,6 +32,9 @@ pub trait Payload: Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sy
     fn decode(bytes: Bytes) -> Result<Self>;
 }
 
+/// Sharing costs as much as copying so many bytes: a counter of its own, and a way back from another thread.
+const WORTH_SHARING: usize = 4 << 10;
+
 /// Bytes are mostly slices of large read buffers: one that waits is copied, so that it holds no more than itself.
 impl Payload for Bytes {
     fn detach(&mut self) {
@@ -38,8 +43,12 @@ impl Payload for Bytes {
     fn bytes(&self) -> usize {
         self.len()
     }
-    fn encode(&self, out: &mut BytesMut) {
+    fn encode(&self, out: &mut BytesMut) -> Bytes {
+        if self.len() >= WORTH_SHARING {
+            return self.clone();
+        }
         out.extend_from_slice(self);
+        Bytes::new()
     }
     fn decode(bytes: Bytes) -> Result<Self> {
         Ok(bytes)
@@ -55,8 +64,9 @@ impl<T: Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'stati
     fn bytes(&self) -> usize {
         0
     }
-    fn encode(&self, out: &mut BytesMut) {
+    fn encode(&self, out: &mut BytesMut) -> Bytes {
         bincode::serialize_into(out.writer(), &self.0).expect("memory takes what serde knows");
+        Bytes::new()
     }
     fn decode(bytes: Bytes) -> Result<Self> {
         let damaged = |error| Error::new(ErrorKind::Store, "a payload cannot be read").with_source(error);
@@ -102,6 +112,8 @@ pub struct Entry<P> {
     pub timestamp: u64,
     /// What it carries.
     pub payload: P,
+    /// The item of the durable collection of keys that ends with the payload in the form of checkpoints, if it has waited.
+    pub item: Option<ItemId>,
 }
 
 /// What the synchronization has to say about a key. Within an epoch a key has at most one output.

@@ -54,7 +54,7 @@ impl<P: Payload> Synchronizer<P> {
     }
 
     /// All items are there: they are the state of this epoch.
-    pub(crate) fn restored(&mut self, time: Epoch) -> Done<P> {
+    pub(crate) fn restored(&mut self, time: Epoch) -> Done {
         let Restoring { open, mut updates } = std::mem::take(&mut self.restoring);
         let mut store = self.store.borrow_mut();
         store.release(time);
@@ -74,7 +74,7 @@ impl<P: Payload> Synchronizer<P> {
         self.collided.extend(updates.windows(2).filter(|pair| pair[0].key == pair[1].key).map(|pair| pair[0].key));
         let pending = store.pending();
         let counts = Counts { restored_records: pending, pending_records: pending, ..Counts::default() };
-        Done { updates, counts, oldest: store.ages.oldest(), kept: vec![] }
+        Done { updates, counts, oldest: store.ages.oldest() }
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    use bytes::{Bytes, BytesMut};
+    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::super::batch::StateBatch;
@@ -94,21 +94,24 @@ mod tests {
     use super::super::options::{AtEnd, Duplicates, Late, Options};
     use super::super::record::{Output, Record};
     use super::*;
-    use crate::checkpoint::ItemId;
-    use crate::dataflow::{ItemCodec, Tick};
+    use crate::checkpoint::{ItemId, ItemUpdate};
+    use crate::dataflow::{ItemCodec, Keeper, Keeping, Tick};
     use crate::message::{Offset, SplitId};
 
     /// A worker without timely: its keys, its trace, and what checkpoints keep of them.
     struct Worker {
         synchronizer: Synchronizer<Bytes>,
         batches: Vec<Rc<StateBatch>>,
-        kept: BTreeMap<ItemId, (isize, Bytes)>,
+        keeper: Rc<Keeper>,
+        kept: BTreeMap<ItemId, (i64, Bytes)>,
     }
 
     impl Worker {
         fn new(options: &Options) -> Self {
             let store = Rc::new(RefCell::new(Store::new(options.windows.len())));
-            Worker { synchronizer: Synchronizer::new(options, store, true), batches: vec![], kept: BTreeMap::new() }
+            let keeper = Rc::default();
+            let synchronizer = Synchronizer::new(options, store, Some(Keeping::new(&keeper, "keys")));
+            Worker { synchronizer, batches: vec![], keeper, kept: BTreeMap::new() }
         }
 
         fn epoch(&mut self, time: Epoch, tick: Tick, records: &[Record<Bytes>]) -> (Vec<Output<Bytes>>, Counts) {
@@ -119,16 +122,14 @@ mod tests {
             (outputs, self.take(time, done))
         }
 
-        fn take(&mut self, time: Epoch, done: Done<Bytes>) -> Counts {
+        fn take(&mut self, time: Epoch, done: Done) -> Counts {
             self.batches.extend(StateBatch::new(done.updates, time).map(Rc::new));
-            for (kept, diff) in done.kept {
-                let id = KeptCodec.id(&kept);
-                let mut bytes = BytesMut::new();
-                KeptCodec.encode(&kept, &mut bytes);
+            let changes = self.keeper.take_below(time + 1, &[]);
+            for ItemUpdate { id, diff, bytes, rest } in changes.into_iter().flat_map(|changes| changes.updates) {
                 let entry = self.kept.entry(id).or_default();
                 entry.0 += diff;
                 if diff > 0 {
-                    entry.1 = bytes.freeze();
+                    entry.1 = [bytes, rest].concat().into();
                 }
             }
             self.kept.retain(|_, (diff, _)| *diff != 0);

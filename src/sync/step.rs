@@ -112,7 +112,8 @@ impl<P: Clone> Held<P> {
 
 impl<P> From<Part<P>> for Entry<P> {
     fn from(part: Part<P>) -> Self {
-        Entry { split: part.split, offset: part.offset, timestamp: part.timestamp, payload: part.payload }
+        let Part { split, offset, timestamp, payload, .. } = part;
+        Entry { split, offset, timestamp, payload, item: None }
     }
 }
 
@@ -140,7 +141,7 @@ impl<P> Arrivals<'_, P> {
     fn take(&mut self, index: u32) -> Option<Entry<P>> {
         let Record { key, split, offset, timestamp, payload, .. } = self.records[index as usize].take()?;
         self.key = Some(key);
-        Some(Entry { split, offset, timestamp, payload })
+        Some(Entry { split, offset, timestamp, payload, item: None })
     }
 
     /// Within an epoch, the candidate of a split is its last record, and among candidates the largest (timestamp, split)
@@ -300,7 +301,7 @@ impl Rules {
         for side in (0..self.sides as u8).filter(|side| winners.sides & 1 << side != 0) {
             let index = winners.index[usize::from(side)];
             let Some(base) = arrivals.records[index as usize].as_ref().map(|record| record.base) else { continue };
-            let Some(Entry { split, offset, timestamp, payload }) = arrivals.take(index) else { continue };
+            let Some(Entry { split, offset, timestamp, payload, item: None }) = arrivals.take(index) else { continue };
             first_base = first_base.min(base);
             let deadline = base.saturating_add(self.windows[usize::from(side)]).max(clock).min(MAX_TIME);
             let part = Part { side, split, offset, timestamp, clock, deadline, arrived: epoch, payload };

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use super::batch::{Found, StateBatch, Update};
 use super::counts::Counts;
-use super::kept::{Kept, Recorder};
+use super::kept::Recorder;
 use super::key::KeyHash;
 use super::options::{AtEnd, Options};
 use super::pass::Pass;
@@ -23,7 +23,7 @@ use super::state::{MAX_TIME, State};
 use super::step::Rules;
 use super::store::Store;
 use super::wheel::Wheel;
-use crate::dataflow::{Gauges, Tick};
+use crate::dataflow::{Gauges, Keeping, Tick};
 use crate::epoch::Epoch;
 
 /// A key that the epoch touches: its records, as a range of the sorted ones, and its state before the epoch.
@@ -47,7 +47,7 @@ pub(crate) struct Synchronizer<P> {
     /// collision of 128 bits costs its 16 bytes once in the life of a universe.
     pub(crate) collided: BTreeSet<KeyHash>,
     /// The changes of what checkpoints keep.
-    recorder: Recorder<P>,
+    pub(crate) recorder: Recorder,
     /// What comes from a checkpoint, until it is all there.
     pub(crate) restoring: Restoring<P>,
     /// The leading bits of the hashes of the records, with their indexes, sorted.
@@ -62,26 +62,24 @@ pub(crate) struct Synchronizer<P> {
 }
 
 /// What an epoch did.
-pub(crate) struct Done<P> {
+pub(crate) struct Done {
     /// The changes of state, sorted.
     pub(crate) updates: Vec<Update>,
     pub(crate) counts: Counts,
     /// The epoch of the oldest record that waits.
     pub(crate) oldest: Option<Epoch>,
-    /// The changes of what checkpoints keep.
-    pub(crate) kept: Vec<(Kept<P>, isize)>,
 }
 
 impl<P: Payload> Synchronizer<P> {
-    /// `keeps`: checkpoints want to know of changes.
-    pub(crate) fn new(options: &Options, store: Rc<RefCell<Store<P>>>, keeps: bool) -> Self {
+    /// `keeping`: checkpoints want to know of changes.
+    pub(crate) fn new(options: &Options, store: Rc<RefCell<Store<P>>>, keeping: Option<Keeping>) -> Self {
         Synchronizer {
             rules: Rules::new(options),
             store,
             wheel: Wheel::new(),
             clock: 0,
             collided: BTreeSet::new(),
-            recorder: Recorder::new(keeps),
+            recorder: Recorder::new(keeping),
             restoring: Restoring::default(),
             order: Vec::new(),
             ends: Vec::new(),
@@ -101,12 +99,13 @@ impl<P: Payload> Synchronizer<P> {
         records: &mut [Option<Record<P>>],
         batches: &[Rc<StateBatch>],
         mut give: impl FnMut(Output<P>),
-    ) -> Done<P> {
+    ) -> Done {
         self.clock = self.clock.max(tick.map_or(0, |tick| tick.time.min(MAX_TIME)));
         let store = Rc::clone(&self.store);
         let mut store = store.borrow_mut();
         store.release(time);
         store.ages.open(time);
+        self.recorder.open(time);
         self.sort(records);
         self.take_due(&store);
         self.touch(records);
@@ -123,8 +122,7 @@ impl<P: Payload> Synchronizer<P> {
         };
         counts.arrived = records.len() as u64;
         counts.pending_records = store.pending();
-        let kept = std::mem::take(&mut self.recorder.changes);
-        Done { updates, counts, oldest: store.ages.oldest(), kept }
+        Done { updates, counts, oldest: store.ages.oldest() }
     }
 
     /// Sorts the records by key, side, split and offset: one scatter by the leading bits, then small sorts.

@@ -13,7 +13,7 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::vec::Map;
 
 use super::conserve::{Tally, conserve};
-use super::document::{Documents, dead_letter};
+use super::document::{Documents, Spliced, dead_letter};
 use super::json::{Extractor, KeySink, Path};
 use super::kept::KEYS;
 use super::key::{Key, KeyBuilder, KeyTypes};
@@ -21,12 +21,13 @@ use super::operator::synchronize_durably;
 use super::options::Options;
 use super::record::{Entry, Output, Record};
 use crate::blocks::Blocks;
+use crate::checkpoint::{CollectionId, ItemId, ItemRef};
 use crate::codec::{Codec, Decoded, NewCodec, Refusal};
 use crate::dataflow::{Arrived, Flow, Input, Rejected};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::{Message, Reason};
-use crate::sink::{NewSink, OutputRecord};
+use crate::sink::{NewSink, OutputRecord, Stored};
 
 /// A JSON document and the key that was found in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -191,7 +192,12 @@ fn letter(topic: &str, rejected: &Rejected) -> OutputRecord {
     let mut buffer = BytesMut::new();
     let Rejected { reason, error, split, message, .. } = rejected;
     dead_letter(&mut buffer, *reason, error, topic, split, message);
-    OutputRecord { value: buffer.freeze(), key: message.key.clone(), timestamp: message.timestamp, headers: vec![] }
+    OutputRecord {
+        value: buffer.freeze(),
+        key: message.key.clone(),
+        timestamp: message.timestamp,
+        ..OutputRecord::default()
+    }
 }
 
 /// Bytes of a buffer that documents share. Smaller: more allocations; larger: more is held by a document that is kept.
@@ -210,6 +216,7 @@ fn documents<'s>(
     let mut delayed = OutputBuilder::<Epoch, CapacityContainerBuilder<_>>::from(delayed);
     builder.build(move |_capabilities| {
         let mut blocks = Blocks::new(BUFFER_BYTES);
+        let mut spliced = vec![];
         move |_frontiers| {
             let (mut joined, mut delayed) = (joined.activate(), delayed.activate());
             input.for_each(|capability, outputs| {
@@ -217,17 +224,22 @@ fn documents<'s>(
                 let mut delayed = delayed.session_with_builder(&capability);
                 for output in outputs.drain(..) {
                     log(&output);
+                    spliced.clear();
                     match output {
                         Output::Joined { key, late, records } => {
                             let values = records.iter().enumerate().map(|(side, entry)| (side, &entry.payload));
-                            documents.joined(blocks.room(room(&key, records.iter())), &key, late, values);
-                            joined.give(document(&mut blocks, &key, records.iter()));
+                            let room = blocks.room(room(&key, records.iter()));
+                            documents.joined(room, &key, late, values, &mut spliced);
+                            let stored = stored(&spliced, |side| records[side].item);
+                            joined.give(document(&mut blocks, &key, stored, records.iter()));
                         }
                         Output::Delayed { key, records } => {
                             let present = records.iter().enumerate();
                             let values = present.filter_map(|(side, entry)| Some((side, &entry.as_ref()?.payload)));
-                            documents.delayed(blocks.room(room(&key, records.iter().flatten())), &key, values);
-                            delayed.give(document(&mut blocks, &key, records.iter().flatten()));
+                            let room = blocks.room(room(&key, records.iter().flatten()));
+                            documents.delayed(room, &key, values, &mut spliced);
+                            let stored = stored(&spliced, |side| records[side].as_ref()?.item);
+                            delayed.give(document(&mut blocks, &key, stored, records.iter().flatten()));
                         }
                     }
                 }
@@ -244,15 +256,32 @@ fn room<'a>(key: &Key, entries: impl Iterator<Item = &'a Entry<Bytes>>) -> usize
     entries.map(|entry| entry.payload.len()).sum::<usize>() + 2 * key.bytes().len() + REST
 }
 
+/// Less is not worth naming an item, which takes about 30 bytes.
+const WORTH_STORED: usize = 64;
+
+/// The parts of a document that checkpoints have: values that have waited.
+fn stored(spliced: &[Spliced], item: impl Fn(usize) -> Option<ItemId>) -> Vec<Stored> {
+    let large = spliced.iter().filter(|spliced| spliced.length >= WORTH_STORED);
+    let stored = large.filter_map(|&Spliced { side, at, length }| {
+        Some(Stored { at, length, item: ItemRef { collection: CollectionId::of(KEYS), id: item(side)? } })
+    });
+    stored.collect()
+}
+
 /// The record of the document that was put into the open block: its key is the join key as it is printed, its time that of its
 /// newest side.
-fn document<'a>(blocks: &mut Blocks, key: &Key, entries: impl Iterator<Item = &'a Entry<Bytes>>) -> OutputRecord {
+fn document<'a>(
+    blocks: &mut Blocks,
+    key: &Key,
+    stored: Vec<Stored>,
+    entries: impl Iterator<Item = &'a Entry<Bytes>>,
+) -> OutputRecord {
     use std::fmt::Write;
     let value = blocks.split();
     let written = write!(blocks.room(2 * key.bytes().len()), "{key}");
     debug_assert!(written.is_ok(), "memory takes everything");
     let key = Some(blocks.split());
-    OutputRecord { key, value, timestamp: entries.map(|entry| entry.timestamp).max(), headers: vec![] }
+    OutputRecord { key, value, timestamp: entries.map(|entry| entry.timestamp).max(), headers: vec![], stored }
 }
 
 /// The actions of the original job's log, for dashboards that read them: these, and at level trace what comes in and is dropped.

@@ -15,7 +15,7 @@ use syncline::epoch::Epoch;
 use syncline::message::Message;
 use syncline::pacing::Pacing;
 use syncline::reader::Until;
-use syncline::sink::{Entity, Guarantee, NewSink, OutputRecord, Sink, Undelivered, Writer, WriterContext};
+use syncline::sink::{Entity, Guarantee, NewSink, OutputRecord, Prepared, Sink, Undelivered, Writer, WriterContext};
 use syncline::timely::dataflow::operators::Exchange;
 use syncline::timely::dataflow::operators::vec::Map;
 use syncline::{Error, ErrorKind, Job, Result};
@@ -116,10 +116,10 @@ impl Writer for StuckWriter {
     fn write(&mut self, _epoch: Epoch, _entity: Entity, _record: OutputRecord) -> Result<()> {
         Ok(())
     }
-    fn prepare(&mut self, _lower: Epoch, _upper: Epoch) -> Result<Vec<u8>> {
-        Ok(vec![])
+    fn prepare(&mut self, _lower: Epoch, _upper: Epoch) -> Result<Prepared> {
+        Ok(Prepared::default())
     }
-    fn publish(&mut self, _lower: Epoch, _upper: Epoch, _prepared: &[u8]) -> Result<Undelivered> {
+    fn publish(&mut self, _lower: Epoch, _upper: Epoch, _left: Option<&[u8]>) -> Result<Undelivered> {
         if self.stuck && !self.free.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Connect, "nobody takes it").retryable());
         }

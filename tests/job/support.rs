@@ -17,7 +17,9 @@ use syncline::epoch::{Epoch, ManualClock};
 use syncline::message::{Message, Offset, Offsets, Reason, Split, SplitId};
 use syncline::observe::Status;
 use syncline::retry::RetryPolicy;
-use syncline::sink::{Entity, Guarantee, NewSink, OutputRecord, RunNumber, Sink, Undelivered, Writer, WriterContext};
+use syncline::sink::{
+    Entity, Guarantee, NewSink, OutputRecord, Prepared, RunNumber, Sink, Undelivered, Writer, WriterContext,
+};
 use syncline::source::{Assignment, Batch, Committer, Evidence, NewSource, Position, Progress, Reader, Replay, Source};
 use syncline::{Error, Job, Result};
 use timely::dataflow::operators::vec::Map;
@@ -387,13 +389,13 @@ impl Writer for WatchedWriter {
         self.log.push(Event::Wrote { epoch, value });
         self.writer.write(epoch, entity, record)
     }
-    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Vec<u8>> {
+    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Prepared> {
         self.writer.prepare(lower, upper)
     }
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
+    fn publish(&mut self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Undelivered> {
         self.gate.pass();
         self.trouble.check(syncline::ErrorKind::Write)?;
-        let undelivered = self.writer.publish(lower, upper, prepared)?;
+        let undelivered = self.writer.publish(lower, upper, left)?;
         self.log.push(Event::Published { lower });
         Ok(undelivered)
     }

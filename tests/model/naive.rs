@@ -63,7 +63,13 @@ impl Life {
 }
 
 fn entry(slot: &Slot) -> Entry<Bytes> {
-    Entry { split: slot.split, offset: slot.offset, timestamp: slot.timestamp, payload: slot.payload.clone() }
+    Entry {
+        split: slot.split,
+        offset: slot.offset,
+        timestamp: slot.timestamp,
+        payload: slot.payload.clone(),
+        item: None,
+    }
 }
 
 fn window(side: u8, options: &Options) -> u64 {

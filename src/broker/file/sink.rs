@@ -13,7 +13,7 @@ use crate::checkpoint::Disk;
 use crate::checkpoint::disk::DiskFile;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Undelivered, Writer, WriterContext};
+use crate::sink::{Entity, Guarantee, OutputRecord, Prepared, Sink, Stored, Undelivered, Writer, WriterContext};
 
 /// How much is given to the system at a time, in bytes. Smaller means more calls; larger, a buffer that fits into no cache.
 const BLOCK: usize = 256 << 10;
@@ -163,6 +163,8 @@ struct Chunk {
     entity: Entity,
     /// Without their line ends.
     lines: Vec<Bytes>,
+    /// Which parts of each line checkpoints have anyway; for the outbox, until it is prepared.
+    stored: Vec<Vec<Stored>>,
 }
 
 /// A range that is being published: kept until it is, so that it can be tried again.
@@ -189,7 +191,7 @@ struct FileWriter {
 
 impl FileWriter {
     /// The lines to publish: those that were written here, else those that an earlier run prepared.
-    fn gather(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Publishing> {
+    fn gather(&mut self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Publishing> {
         let mut lines = vec![vec![]; self.files.len()];
         if self.prepared.contains(&(lower, upper)) {
             let (mut range, rest): (Vec<_>, Vec<_>) =
@@ -200,7 +202,7 @@ impl FileWriter {
                 lines[chunk.entity.0].append(&mut chunk.lines);
             }
         } else {
-            for (_, entity, record) in outbox::records(prepared)? {
+            for (_, entity, record) in outbox::left(left, lower, upper)? {
                 let lines = lines.get_mut(entity.0).ok_or_else(|| {
                     let text = format!("prepared lines name output {}, but there are {}", entity.0, self.files.len());
                     Error::new(ErrorKind::Store, text)
@@ -266,35 +268,38 @@ impl Writer for FileWriter {
         debug_assert!(self.prepared.back().is_none_or(|(_, upper)| epoch >= *upper), "epoch {epoch} is prepared");
         let found = self.chunks.iter().rposition(|chunk| chunk.epoch == epoch && chunk.entity == entity);
         let index = found.unwrap_or_else(|| {
-            self.chunks.push(Chunk { epoch, entity, lines: vec![] });
+            self.chunks.push(Chunk { epoch, entity, lines: vec![], stored: vec![] });
             self.chunks.len() - 1
         });
         self.chunks[index].lines.push(record.value);
+        if self.outbox {
+            self.chunks[index].stored.push(record.stored);
+        }
         Ok(())
     }
 
-    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Vec<u8>> {
-        let mut bytes = vec![];
+    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
         self.prepared.push_back((lower, upper));
         if self.outbox {
             self.chunks.sort_by_key(|chunk| chunk.epoch);
-            for chunk in self.chunks.iter().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
-                for line in &chunk.lines {
-                    let record = OutputRecord { value: line.clone(), ..OutputRecord::default() };
-                    outbox::put(&mut bytes, chunk.epoch, chunk.entity, &record)?;
+            for chunk in self.chunks.iter_mut().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
+                for (line, stored) in chunk.lines.iter().zip(std::mem::take(&mut chunk.stored)) {
+                    let record = OutputRecord { value: line.clone(), stored, ..OutputRecord::default() };
+                    outbox::put(&mut prepared, chunk.epoch, chunk.entity, &record)?;
                 }
             }
         }
-        Ok(bytes)
+        Ok(prepared)
     }
 
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
+    fn publish(&mut self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Undelivered> {
         if self.published >= Some(upper) {
             return Ok(Undelivered::default());
         }
         let publishing = match self.publishing.take() {
             Some(publishing) if (publishing.lower, publishing.upper) == (lower, upper) => publishing,
-            _ => self.gather(lower, upper, prepared)?, // a range that failed is tried until it is done
+            _ => self.gather(lower, upper, left)?, // a range that failed is tried until it is done
         };
         if let Err(error) = self.append(&publishing) {
             self.publishing = Some(publishing);
@@ -342,7 +347,7 @@ mod tests {
             let mut writer = sink.open_writer(&context).unwrap();
             writer.write(1, Entity(0), OutputRecord::from("next")).unwrap();
             writer.prepare(1, 2).unwrap();
-            writer.publish(1, 2, &[]).unwrap();
+            writer.publish(1, 2, None).unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), after + "next\n");
         }
     }
@@ -362,7 +367,7 @@ mod tests {
                 writer.write(epoch, Entity(entity), OutputRecord { value, ..OutputRecord::default() }).unwrap();
             }
             writer.prepare(epoch, epoch + 1).unwrap();
-            writer.publish(epoch, epoch + 1, &[]).unwrap();
+            writer.publish(epoch, epoch + 1, None).unwrap();
             assert!(writer.chunks.is_empty() && writer.prepared.is_empty());
             assert!(writer.block.is_empty() && writer.block.capacity() <= 2 * BLOCK, "after epoch {epoch}");
         }

@@ -20,7 +20,7 @@ use crate::broker::{CreateTopics, dead_letter, outbox};
 use crate::epoch::{Clock, Epoch, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::message::Reason;
-use crate::sink::{Entity, Guarantee, OutputRecord, Sink, Undelivered, Writer, WriterContext};
+use crate::sink::{Entity, Guarantee, OutputRecord, Prepared, Sink, Undelivered, Writer, WriterContext};
 
 /// How long one call of `publish` tries before it says that the broker has not answered, and is to be called again.
 const PUBLISH: Duration = Duration::from_secs(30);
@@ -367,11 +367,6 @@ fn is_too_large(error: &KafkaError) -> bool {
     matches!(code, Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize))
 }
 
-/// The records of a range that an earlier run prepared.
-fn restored(prepared: &[u8]) -> Result<Vec<(Entity, OutputRecord)>> {
-    Ok(outbox::records(prepared)?.into_iter().map(|(_, entity, record)| (entity, record)).collect())
-}
-
 impl Writer for KafkaWriter {
     fn write(&mut self, epoch: Epoch, entity: Entity, record: OutputRecord) -> Result<()> {
         self.topic(entity)?;
@@ -379,9 +374,9 @@ impl Writer for KafkaWriter {
         Ok(())
     }
 
-    fn prepare(&mut self, _lower: Epoch, upper: Epoch) -> Result<Vec<u8>> {
+    fn prepare(&mut self, _lower: Epoch, upper: Epoch) -> Result<Prepared> {
         let mut records = Vec::new();
-        let mut prepared = Vec::new();
+        let mut prepared = Prepared::default();
         let mut later = Vec::new();
         for (epoch, entity, record) in self.open.drain(..) {
             if epoch >= upper {
@@ -400,7 +395,7 @@ impl Writer for KafkaWriter {
         Ok(prepared)
     }
 
-    fn publish(&mut self, _lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
+    fn publish(&mut self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Undelivered> {
         if upper <= self.published {
             return Ok(Undelivered::default());
         }
@@ -408,7 +403,10 @@ impl Writer for KafkaWriter {
         let known = self.ranges.front().is_some_and(|range| range.upper == upper);
         let mut range = match known.then(|| self.ranges.pop_front()).flatten() {
             Some(range) => range,
-            None => Range::new(upper, restored(prepared)?),
+            None => {
+                let left = outbox::left(left, lower, upper)?;
+                Range::new(upper, left.into_iter().map(|(_, entity, record)| (entity, record)).collect())
+            }
         };
         match self.deliver(&mut range) {
             Ok(()) => {

@@ -7,7 +7,9 @@ use super::{MemoryBroker, MemoryMessage};
 use crate::broker::outbox;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sink::{Entity, Guarantee, OutputRecord, RunNumber, Sink, Slot, Undelivered, Writer, WriterContext};
+use crate::sink::{
+    Entity, Guarantee, OutputRecord, Prepared, RunNumber, Sink, Slot, Undelivered, Writer, WriterContext,
+};
 
 pub(super) struct MemorySink {
     name: String,
@@ -45,7 +47,7 @@ impl Sink for MemorySink {
         })?;
         let context = context.clone();
         let (broker, written, prepared) = (self.broker.clone(), vec![], VecDeque::new());
-        Ok(Box::new(MemoryWriter { broker, id, context, connection, written, prepared }))
+        Ok(Box::new(MemoryWriter { broker, id, context, connection, written, prepared, published: 0 }))
     }
 }
 
@@ -72,15 +74,20 @@ struct MemoryWriter {
     written: Vec<(Epoch, Entity, OutputRecord)>,
     /// The ranges that this writer prepared and that are not published yet: their records are in `written`.
     prepared: VecDeque<(Epoch, Epoch)>,
+    /// Everything below was published by this writer.
+    published: Epoch,
 }
 
 impl MemoryWriter {
     /// The records to publish: those that were written here, else those that an earlier run prepared.
-    fn range(&self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Vec<(Epoch, Entity, OutputRecord)>> {
+    fn range(&self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Vec<(Epoch, Entity, OutputRecord)>> {
         if self.prepared.contains(&(lower, upper)) {
             return Ok(self.written.iter().filter(|(epoch, ..)| (lower..upper).contains(epoch)).cloned().collect());
         }
-        outbox::records(prepared)
+        match left {
+            None if upper <= self.published => Ok(vec![]),
+            left => outbox::left(left, lower, upper),
+        }
     }
 }
 
@@ -92,19 +99,19 @@ impl Writer for MemoryWriter {
         Ok(())
     }
 
-    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Vec<u8>> {
-        let mut bytes = vec![];
+    fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Prepared> {
+        let mut prepared = Prepared::default();
         if self.context.outbox {
             for (epoch, entity, record) in self.written.iter().filter(|(epoch, ..)| (lower..upper).contains(epoch)) {
-                outbox::put(&mut bytes, *epoch, *entity, record)?;
+                outbox::put(&mut prepared, *epoch, *entity, record)?;
             }
         }
         self.prepared.push_back((lower, upper));
-        Ok(bytes)
+        Ok(prepared)
     }
 
-    fn publish(&mut self, lower: Epoch, upper: Epoch, prepared: &[u8]) -> Result<Undelivered> {
-        let records = self.range(lower, upper, prepared)?;
+    fn publish(&mut self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Undelivered> {
+        let records = self.range(lower, upper, left)?;
         let MemoryWriter { broker, id, context, connection, .. } = self;
         broker.shared.change(|state| {
             state.serve(connection)?;
@@ -120,6 +127,7 @@ impl Writer for MemoryWriter {
         })?;
         self.written.retain(|(epoch, ..)| *epoch >= upper);
         self.prepared.retain(|(_, end)| *end > upper);
+        self.published = upper;
         Ok(Undelivered::default())
     }
 
@@ -134,7 +142,7 @@ impl Writer for MemoryWriter {
 }
 
 fn append(state: &mut State, topic: &str, slot: Slot, record: OutputRecord) -> Result<()> {
-    let OutputRecord { key, value, timestamp, headers } = record;
+    let OutputRecord { key, value, timestamp, headers, .. } = record;
     let message = MemoryMessage { key, value: Some(value), timestamp, headers };
     // A topic that was removed meanwhile is made again, as at `open`.
     let found = state.topics.entry(topic.into()).or_insert_with(|| Topic::Log(super::log::Log::new(1)));

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::super::*;
 use super::sim::Random;
+use crate::sink::{Insert, Inserted};
 
 /// A range of a run: a frame for each worker.
 #[derive(Clone, Debug)]
@@ -26,6 +27,24 @@ pub type Count = BTreeMap<(String, u128), i64>;
 pub fn bytes(id: u128) -> Bytes {
     let length = Random(id as u64).below(40) as usize;
     Bytes::from(format!("{id:x}").repeat(3).into_bytes()).slice(..length.min(3))
+}
+
+/// What was prepared, with the items that it refers to.
+pub fn whole(prepared: &Prepared) -> Bytes {
+    let (mut whole, mut from) = (vec![], 0);
+    for insert in &prepared.inserts {
+        whole.extend_from_slice(&prepared.bytes[from..insert.at]);
+        match &insert.what {
+            Inserted::Bytes(shared) => whole.extend_from_slice(shared),
+            Inserted::Item { item, length } => {
+                let item = bytes(item.id.0);
+                whole.extend_from_slice(&item[item.len() - length..]);
+            }
+        }
+        from = insert.at;
+    }
+    whole.extend_from_slice(&prepared.bytes[from..]);
+    whole.into()
 }
 
 /// The counts after these ranges.
@@ -51,7 +70,7 @@ pub fn restored(ranges: &[Range], upper: Epoch, above: Epoch, published: Epoch) 
             restored.published = restored.published.max(frame.published);
             marks.extend(frame.splits.iter().map(|mark| ((mark.source, mark.split), *mark)));
             if frame.prepared.iter().any(|prepared| !prepared.is_empty()) {
-                let prepared = frame.prepared.clone();
+                let prepared = frame.prepared.iter().map(whole).collect();
                 restored.outbox.push(Pending { slot: Slot(slot), lower: range.lower, upper: range.upper, prepared });
             }
         }
@@ -66,6 +85,7 @@ pub fn restored(ranges: &[Range], upper: Epoch, above: Epoch, published: Epoch) 
 pub fn range(random: &mut Random, lower: Epoch, num_slots: usize, published: Epoch, live: &mut Count) -> Range {
     let upper = lower + 1 + random.below(5);
     let mut frames = vec![];
+    let before: Vec<_> = live.keys().cloned().collect();
     for slot in 0..num_slots {
         let mut changes: BTreeMap<String, BTreeMap<u128, i64>> = BTreeMap::new();
         let mut change = |live: &mut Count, key: (String, u128), diff: i64| {
@@ -83,13 +103,37 @@ pub fn range(random: &mut Random, lower: Epoch, num_slots: usize, published: Epo
                 change(live, there[random.below(there.len() as u64) as usize].clone(), -1);
             }
         }
+        // What is prepared refers to items that were there before the range, or that the worker itself has added.
+        let own = changes.iter().flat_map(|(name, updates)| updates.iter().map(move |(id, diff)| (name, *id, *diff)));
+        let own = own.filter(|(.., diff)| *diff >= 0).map(|(name, id, _)| (name.clone(), id));
+        let known: Vec<(String, u128)> = before.iter().cloned().chain(own).collect();
+        let mut referred = vec![];
+        let mut insert = |random: &mut Random, at: usize| {
+            let (name, id) = known.get(random.below(known.len() as u64 + 3) as usize)?;
+            referred.push((name.clone(), *id));
+            let item = ItemRef { collection: CollectionId::of(name), id: ItemId(*id) };
+            let length = random.below(bytes(*id).len() as u64 + 1) as usize;
+            let what = match random.one_in(3) {
+                true => Inserted::Bytes(Bytes::from(vec![8; length])),
+                false => Inserted::Item { item, length },
+            };
+            Some(Insert { at, what })
+        };
+        let prepared = (0..random.below(3)).map(|_| {
+            let bytes = vec![7; random.below(4) as usize];
+            let inserts = (0..=bytes.len()).filter_map(|at| insert(random, at)).collect();
+            Prepared { bytes, inserts }
+        });
+        let prepared: Vec<Prepared> = prepared.collect();
         let update = |(id, diff): (u128, i64)| ItemUpdate {
             id: ItemId(id),
             diff,
-            bytes: if diff > 0 { bytes(id) } else { Bytes::new() },
+            bytes: if diff >= 0 { bytes(id) } else { Bytes::new() },
+            rest: Bytes::new(),
         };
         let changes = changes.into_iter().map(|(collection, updates)| {
-            let updates = updates.into_iter().filter(|(_, diff)| *diff != 0).map(update).collect();
+            let counts = |id: u128, diff: i64| diff != 0 || referred.contains(&(collection.clone(), id));
+            let updates = updates.into_iter().filter(|(id, diff)| counts(*id, *diff)).map(update).collect();
             Changes { collection, updates }
         });
         let mut splits: Vec<SplitMark> = vec![];
@@ -104,7 +148,6 @@ pub fn range(random: &mut Random, lower: Epoch, num_slots: usize, published: Epo
                 });
             }
         }
-        let prepared = (0..random.below(3)).map(|_| Bytes::from(vec![7; random.below(4) as usize])).collect();
         frames.push(Frame { lower, upper, clock: upper * 10, published, splits, changes: changes.collect(), prepared });
     }
     live.retain(|_, count| *count != 0);

@@ -45,7 +45,11 @@ fn refused(disk: &Arc<dyn Disk>) -> String {
 }
 
 /// The bytes of a frame of these.
-const LENGTH: usize = 49;
+const LENGTH: usize = 68;
+
+/// A byte of the index of a frame, and one of its payload, from its beginning.
+const INDEX: usize = 40;
+const PAYLOAD: usize = 59;
 
 /// Where each of them begins, in one segment, and where the last one ends.
 const PLACES: [usize; 4] = [56, 56 + LENGTH, 56 + 2 * LENGTH, 56 + 3 * LENGTH];
@@ -54,7 +58,8 @@ const PLACES: [usize; 4] = [56, 56 + LENGTH, 56 + 2 * LENGTH, 56 + 3 * LENGTH];
 fn what_a_crash_tears_is_cut_off() {
     for (edit, left) in [
         ((|data| data.truncate(PLACES[3] - 1)) as fn(&mut Vec<u8>), "ab"),
-        (|data| data[PLACES[2] + 20] ^= 1, "ab"),
+        (|data| data[PLACES[2] + INDEX] ^= 1, "ab"),
+        (|data| data[PLACES[2] + PAYLOAD] ^= 1, "ab"),
         (|data| data[PLACES[2]] ^= 1, "ab"),
         (|data| data[PLACES[2]..].fill(0), "ab"),
         (|data| data.truncate(PLACES[2] + 3), "ab"),
@@ -82,8 +87,9 @@ fn damage_that_is_no_crash_is_refused_by_file_and_byte() {
     };
     let (no_head, no_body) =
         ("what stands here is not the head of a frame", "the checksum of this frame is not that of its bytes");
-    let cases: [(fn(&mut Vec<u8>), String); 6] = [
-        (|data| data[PLACES[1] + 20] ^= 1, later(PLACES[1], no_body)),
+    let cases: [(fn(&mut Vec<u8>), String); 7] = [
+        (|data| data[PLACES[1] + INDEX] ^= 1, later(PLACES[1], no_body)),
+        (|data| data[PLACES[1] + PAYLOAD] ^= 1, later(PLACES[1], no_body)),
         (|data| data[PLACES[1]] ^= 1, later(PLACES[1], no_head)),
         (|data| data[0] ^= 1, place(0, "it does not begin as a segment does")),
         (|data| data[30] ^= 1, place(30, "its head is not the one that was written")),
@@ -101,9 +107,10 @@ fn damage_that_is_no_crash_is_refused_by_file_and_byte() {
         assert_eq!(refused(&disk), text);
     }
     // Behind the end that a manifest knows nothing counts; before it nothing may be missing.
-    let cases: [(fn(&mut Vec<u8>), Option<String>); 4] = [
-        (|data| data[PLACES[2] + 20] ^= 1, Some(place(PLACES[2], no_body))),
-        (|data| data.truncate(PLACES[3] - 1), Some(place(PLACES[2], "the file ends inside this frame"))),
+    let cases: [(fn(&mut Vec<u8>), Option<String>); 5] = [
+        (|data| data[PLACES[2] + INDEX] ^= 1, Some(place(PLACES[2], no_body))),
+        (|data| data[PLACES[2] + PAYLOAD] ^= 1, Some(place(PLACES[2], no_body))),
+        (|data| data.truncate(PLACES[3] - 1), Some(place(PLACES[3], "its last frame is cut off"))),
         (
             |data| data.truncate(PLACES[2]),
             Some(place(PLACES[2], &format!("it ends here, but {} bytes were durable", PLACES[3]))),

@@ -69,7 +69,7 @@ impl ItemCodec<Batch> for BatchCodec {
         ItemId(u128::from(epoch) << 64 | u128::from(input) << 32 | u128::from(maker))
     }
 
-    fn encode(&self, batch: &Batch, out: &mut BytesMut) {
+    fn encode(&self, batch: &Batch, out: &mut BytesMut) -> Bytes {
         let Batch { name: Name { input, epoch, maker }, moment: Moment { earliest, latest, acked }, ids } = batch;
         for number in [u64::from(*input), *epoch, u64::from(*maker), *earliest, *latest, *acked] {
             varint::put(number, out);
@@ -79,6 +79,7 @@ impl ItemCodec<Batch> for BatchCodec {
             out.put_u64_le(*high);
             out.put_u64_le(*low);
         }
+        Bytes::new()
     }
 
     fn decode(&self, bytes: Bytes) -> Result<Batch> {
