@@ -3,12 +3,12 @@
 //! For every range of epochs [lower, upper) of a run, in this order, on the one thread that owns the writer:
 //!
 //! ```text
-//! write(e, ..)*  ->  prepare(lower, upper)  ->  [the checkpoint is durable]  ->  publish(lower, upper, bytes)
+//! write(e, ..)*  ->  prepare(lower, upper)  ->  [the checkpoint is durable]  ->  publish(lower, upper, None)
 //! ```
 //!
 //! Nothing may be visible to anybody before `publish`. Ranges do not overlap and follow each other; while one waits for its
 //! checkpoint the next may be written, and even prepared. After a crash a new run calls `publish` with the bytes that the
-//! checkpoint kept, without `write`: the bytes alone must do.
+//! checkpoint kept, without `write` and `prepare`: the bytes alone must do.
 //!
 //! What is written often holds what the checkpoints have already: the payload of a record that waited. A record says so
 //! ([`Stored`]), and what a writer prepares may refer to it ([`Insert`]) instead of holding it once more.

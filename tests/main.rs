@@ -10,6 +10,7 @@ mod conformance;
 mod datasets;
 mod file_sink;
 mod file_source;
+mod format;
 mod job;
 #[cfg(feature = "kafka")]
 mod kafka;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use syncline::broker::memory::MemoryBroker;
-use syncline::checkpoint::{Disk, DiskFile, FolderStore, LocalDisk, NewStore};
+use syncline::checkpoint::{Disk, DiskFile, FolderStore, LocalDisk, NewStore, inspect};
 use syncline::codec::Json;
 use syncline::dataflow::{Bincode, Flow, Input};
 use syncline::message::Offset;
@@ -239,6 +239,24 @@ fn downtime_lets_no_deadline_pass_and_what_waits_comes_back_once() {
     let totals = pair.tally.totals();
     assert_eq!((totals.counts.restored_records, totals.difference()), (2, 0), "{totals:?}");
     assert_eq!(pair.values("joined").len(), 1);
+}
+
+#[test]
+fn checkpoints_keep_their_distance_and_a_stop_does_not_wait_for_it() {
+    let (broker, folder) = (MemoryBroker::new(), tempfile::tempdir().unwrap());
+    broker.create_topic("words", 2);
+    broker.create_topic("counts", 1);
+    let (source, sink) = (broker.source("words", &options()).unwrap(), broker.sink(&options()).unwrap());
+    let job = Job::new("count").store(store(folder.path())).retry(eager()).checkpoint_every(Duration::from_secs(3600));
+    let running = Running::start(job, 2, count(&source, &sink));
+    for word in 0..20u64 {
+        broker.append("words", word as u32 % 2, format!("\"word {word}\"")).unwrap();
+        running.wait_read(word + 1);
+    }
+    running.stop().unwrap();
+    assert_eq!(broker.values("counts").len(), 20);
+    let (frames, _) = inspect(folder.path().into(), Arc::new(LocalDisk)).unwrap().verify().unwrap();
+    assert!(frames <= 2 * 3, "{frames} frames: of two workers, at the start, within the hour perhaps, and at the end");
 }
 
 #[test]
