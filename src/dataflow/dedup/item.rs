@@ -41,12 +41,12 @@ pub(crate) struct Name {
     pub maker: u32,
 }
 
-/// How things stood in an epoch, the same on every worker. Times are uptime in milliseconds, see the [module](super).
+/// How things stood in an epoch, the same on every worker: what had been said, see the [module](super). Uptime is in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Moment {
-    /// It was not earlier.
+    /// The smallest uptime of a worker.
     pub earliest: u64,
-    /// It was not later than the moment in which the last one of the workers had said what counted in the epoch.
+    /// The largest one.
     pub latest: u64,
     /// What was delivered below this epoch had been acknowledged.
     pub acked: Epoch,
