@@ -77,6 +77,7 @@ impl Sink for KafkaSink {
             clock: SystemClock::new(),
             open: Vec::new(),
             ranges: VecDeque::new(),
+            prepared: 0,
             published: 0,
         }))
     }
@@ -185,8 +186,10 @@ struct KafkaWriter {
     clock: SystemClock,
     /// Written, not yet prepared.
     open: Vec<(Epoch, Entity, OutputRecord)>,
-    /// Prepared, not yet published, oldest first. The first one may be on its way.
+    /// Prepared, not yet published, oldest first, but for those without records. The first one may be on its way.
     ranges: VecDeque<Range>,
+    /// Everything below was prepared by this writer.
+    prepared: Epoch,
     /// Everything below was published by this writer.
     published: Epoch,
 }
@@ -392,6 +395,7 @@ impl Writer for KafkaWriter {
         if !records.is_empty() {
             self.ranges.push_back(Range::new(upper, records));
         }
+        self.prepared = upper;
         Ok(prepared)
     }
 
@@ -403,6 +407,7 @@ impl Writer for KafkaWriter {
         let known = self.ranges.front().is_some_and(|range| range.upper == upper);
         let mut range = match known.then(|| self.ranges.pop_front()).flatten() {
             Some(range) => range,
+            None if left.is_none() && upper <= self.prepared => Range::new(upper, vec![]),
             None => {
                 let left = outbox::left(left, lower, upper)?;
                 Range::new(upper, left.into_iter().map(|(_, entity, record)| (entity, record)).collect())
