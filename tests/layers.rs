@@ -35,7 +35,7 @@ const IMPORTS: [(&str, &str); 29] = [
     ("cluster", "control epoch error job"),
     (
         "dataflow",
-        "blocks checkpoint codec commit control crash epoch error ledger message observe pacing reader retry sink source split_time",
+        "blocks checkpoint codec commit control crash epoch error ledger message observe pacing reader retry sink source split_time varint",
     ),
     (
         "job",
