@@ -33,7 +33,7 @@ const IMPORTS: [(&str, &str); 27] = [
     ("commit", "control epoch error ledger message observe reader retry source"),
     (
         "dataflow",
-        "blocks checkpoint codec commit control crash epoch error ledger message observe pacing reader retry sink source split_time",
+        "blocks checkpoint codec commit control crash epoch error ledger message observe pacing reader retry sink source split_time varint",
     ),
     (
         "job",
