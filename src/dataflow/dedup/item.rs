@@ -66,7 +66,8 @@ pub(crate) struct BatchCodec;
 impl ItemCodec<Batch> for BatchCodec {
     fn id(&self, batch: &Batch) -> ItemId {
         let Name { input, epoch, maker } = batch.name;
-        ItemId(u128::from(epoch) << 64 | u128::from(input) << 32 | u128::from(maker))
+        let name = u128::from(epoch) << 64 | u128::from(input) << 32 | u128::from(maker);
+        ItemId(xxhash_rust::xxh3::xxh3_128(&name.to_le_bytes())) // spread, as stores share items out by remainders
     }
 
     fn encode(&self, batch: &Batch, out: &mut BytesMut) -> Bytes {
