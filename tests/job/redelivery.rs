@@ -103,7 +103,7 @@ fn what_was_put_out_but_not_acknowledged_is_dropped_by_the_next_run_with_any_num
         until("all is put out", || copy.counts().len() == 100);
         assert_eq!(copy.broker.waiting("jobs"), (0, 100));
         running.stop().unwrap();
-        assert_eq!(copy.broker.waiting("jobs"), (100, 0));
+        until("all is taken back", || copy.broker.waiting("jobs") == (100, 0));
         copy.trouble.fail_commits(false);
         copy.give(100..110);
         let running = copy.start(two);
@@ -122,7 +122,8 @@ fn acknowledgements_that_the_broker_forgot_are_given_again() {
     copy.wait_drained();
     running.stop().unwrap();
     copy.broker.forget_acks("jobs", 60);
-    assert_eq!(copy.broker.waiting("jobs"), (60, 0));
+    // A reader that is about to end may still be given some: they come back when it is gone.
+    until("they are ready again", || copy.broker.waiting("jobs") == (60, 0));
     for workers in [3, 1] {
         let running = copy.start(workers);
         copy.wait_drained();
