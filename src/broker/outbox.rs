@@ -26,9 +26,11 @@ pub(super) fn put(prepared: &mut Prepared, epoch: Epoch, entity: Entity, record:
             );
             return Err(Error::new(ErrorKind::Write, text));
         }
-        prepared.push(&record.value.slice(from..at));
-        prepared.push_item(item, length);
-        from = at + length;
+        if length > 0 {
+            prepared.push(&record.value.slice(from..at));
+            prepared.push_item(item, length);
+            from = at + length;
+        }
     }
     prepared.push(&record.value.slice(from..));
     put_length(prepared, record.headers.len())?;

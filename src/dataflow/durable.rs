@@ -154,6 +154,7 @@ fn net(
     let mut updates = epochs.next().unwrap_or_default();
     updates.extend(epochs.flatten());
     places.clear();
+    places.shrink_to(8 * updates.len() + 1024); // a range may have been huge
     for at in 0..updates.len() {
         match places.entry(updates[at].id) {
             Entry::Vacant(place) => {
