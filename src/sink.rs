@@ -13,6 +13,7 @@
 //! What is written often holds what the checkpoints have already: the payload of a record that waited. A record says so
 //! ([`Stored`]), and what a writer prepares may refer to it ([`Insert`]) instead of holding it once more.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -148,10 +149,19 @@ impl Prepared {
 
     /// Appends bytes; many are shared, few are copied.
     pub fn push(&mut self, bytes: &Bytes) {
-        if bytes.len() < WORTH_SHARING {
-            self.bytes.extend_from_slice(bytes);
+        self.push_part(bytes, 0..bytes.len());
+    }
+
+    /// Appends some of these bytes, as [`push`](Self::push).
+    ///
+    /// # Panics
+    ///
+    /// If the range is not one of the bytes.
+    pub fn push_part(&mut self, bytes: &Bytes, range: Range<usize>) {
+        if range.len() < WORTH_SHARING {
+            self.bytes.extend_from_slice(&bytes[range]);
         } else {
-            self.inserts.push(Insert { at: self.bytes.len(), what: Inserted::Bytes(bytes.clone()) });
+            self.inserts.push(Insert { at: self.bytes.len(), what: Inserted::Bytes(bytes.slice(range)) });
         }
     }
 

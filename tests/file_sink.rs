@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use syncline::broker::BrokerOptions;
 use syncline::broker::file;
-use syncline::checkpoint::disk::DiskFile;
-use syncline::checkpoint::{Disk, LocalDisk};
+use syncline::checkpoint::{Advice, Disk, DiskFile, LocalDisk};
 use syncline::sink::{Entity, OutputRecord, RunNumber, Slot, Writer, WriterContext};
 use syncline::{Error, ErrorKind};
 
@@ -58,18 +57,15 @@ impl DiskFile for FaultyFile {
 }
 
 impl Disk for FaultyDisk {
-    fn open_append(&self, path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)> {
-        let (file, len) = LocalDisk.open_append(path)?;
+    fn open_append(&self, path: &Path, advice: Advice) -> io::Result<(Box<dyn DiskFile>, u64)> {
+        let (file, len) = LocalDisk.open_append(path, advice)?;
         Ok((Box::new(FaultyFile(file, Arc::clone(&self.0))), len))
     }
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         LocalDisk.create_new(path, contents)
     }
-    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
-        LocalDisk.read_from(path, position)
-    }
-    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
-        LocalDisk.read_at(path, position, most)
+    fn read_at(&self, path: &Path, position: u64, most: u64, advice: Advice) -> io::Result<Bytes> {
+        LocalDisk.read_at(path, position, most, advice)
     }
     fn sync_file(&self, path: &Path) -> io::Result<()> {
         LocalDisk.sync_file(path)

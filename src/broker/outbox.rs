@@ -27,12 +27,12 @@ pub(super) fn put(prepared: &mut Prepared, epoch: Epoch, entity: Entity, record:
             return Err(Error::new(ErrorKind::Write, text));
         }
         if length > 0 {
-            prepared.push(&record.value.slice(from..at));
+            prepared.push_part(&record.value, from..at);
             prepared.push_item(item, length);
             from = at + length;
         }
     }
-    prepared.push(&record.value.slice(from..));
+    prepared.push_part(&record.value, from..record.value.len());
     put_length(prepared, record.headers.len())?;
     for (name, value) in &record.headers {
         put_length(prepared, name.len())?;

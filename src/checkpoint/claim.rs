@@ -5,7 +5,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::disk::DiskFile;
+use super::disk::{Advice, DiskFile};
 use super::frame::MEND;
 use super::manifest::{self, fenced, hex};
 use super::place::{Place, failed, numbered};
@@ -49,7 +49,7 @@ pub(super) fn claim(place: &Place, take_over: bool) -> Result<(Claim, Box<dyn Di
             continue; // Somebody else was faster: is it still there?
         }
         crash::point("checkpoint.claim_created");
-        let lock = place.disk.open_append(&path).map_err(|error| match error.kind() {
+        let lock = place.disk.open_append(&path, Advice::Normal).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 let text = format!("another process starts on folder {:?} at the same time", place.folder);
                 Error::new(ErrorKind::Fenced, text)
@@ -65,7 +65,7 @@ pub(super) fn claim(place: &Place, take_over: bool) -> Result<(Claim, Box<dyn Di
 
 fn refuse_if_held(place: &Place, run: u64) -> Result<()> {
     let path = place.claims().join(numbered(run));
-    match place.disk.open_append(&path) {
+    match place.disk.open_append(&path, Advice::Normal) {
         Ok(_) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         Err(error) => return Err(failed("be locked", &path, error)),

@@ -1,12 +1,15 @@
 //! Compaction: puts segments together into a base that holds their net content.
 //!
-//! Only what is durable on all workers goes into it: the bound known to be published says so, because nothing is published before.
+//! Any segments can be replaced so: what counts is the sum over all that are left. Logs are, and bases that are small; a large base stays
+//! until a part of what is in bases was taken away again by later ones, because most of what has lived that long goes on living.
+//!
+//! Only what is durable on all workers goes into a base: the bound known to be published says so, because nothing is published before.
 //! A base is written in full and synced, then a manifest names it in place of what it replaces, then that is removed. A crash before
 //! the manifest leaves files that nobody knows, which the next start removes.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::log::{self, Appender, START};
 use super::manifest::{self, End, Manifest, Segment};
@@ -23,8 +26,8 @@ use crate::sink::Slot;
 pub(super) struct Sizes {
     /// A segment that is larger is followed by a new one.
     pub segment: u64,
-    /// Compaction waits until there is so much more than the last base. Then there are the base, as much again and this, and while
-    /// a new base is written, that one: three times what lives.
+    /// Compaction waits until there is so much more than half of the bases. What lives is at least three quarters of these; so there
+    /// are then twice what lives and this, and while a new base is written, that one: three times.
     pub slack: u64,
     /// Compaction puts items of so many bytes into a frame.
     pub frame: usize,
@@ -34,7 +37,7 @@ pub(super) struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { segment: 64 << 20, slack: 128 << 20, frame: 4 << 20, pass: 2 << 20 }
+        Sizes { segment: 32 << 20, slack: 64 << 20, frame: 4 << 20, pass: 2 << 20 }
     }
 }
 
@@ -47,6 +50,16 @@ pub(super) struct Shared {
     pub first: AtomicU64,
     /// The store is gone.
     pub stop: AtomicBool,
+    /// What is in the bases of this run, by their nonce.
+    bases: Mutex<HashMap<u64, Content>>,
+}
+
+/// How many updates there are in bases.
+#[derive(Clone, Copy, Debug, Default)]
+struct Content {
+    added: u64,
+    /// Of items that are in other segments.
+    removed: u64,
 }
 
 /// Compacts a store.
@@ -66,14 +79,14 @@ impl Compactor {
             return Ok(false); // Some worker may still be reading what the last run has left.
         }
         let manifest = manifest::own(&self.place, self.claim)?;
-        let old: Vec<Segment> =
-            manifest.segments.iter().filter(|s| s.end.is_some_and(|end| end.upper <= published)).cloned().collect();
-        let bytes = |base: bool| -> u64 {
-            old.iter().filter(|s| s.slot.is_none() == base).filter_map(|s| s.end).map(|end| end.bytes).sum()
-        };
-        if old.iter().all(|s| s.slot.is_none()) || bytes(false) <= bytes(true) + self.sizes.slack {
+        let durable = |s: &&Segment| s.end.is_some_and(|end| end.upper <= published);
+        let (bases, logs): (Vec<_>, Vec<_>) =
+            manifest.segments.iter().filter(durable).cloned().partition(|s| s.slot.is_none());
+        let bytes = |segments: &[Segment]| segments.iter().map(size).sum::<u64>();
+        if logs.is_empty() || bytes(&logs) <= bytes(&bases) / 2 + self.sizes.slack {
             return Ok(false);
         }
+        let old = [logs, self.worn(bases)].concat();
         let mut base = Base::new(self, &manifest);
         if let Err(error) = self.write(&mut base, &old, &manifest, published) {
             base.abandon();
@@ -81,12 +94,25 @@ impl Compactor {
         }
         // If this fails a manifest may name the new files nevertheless: they stay until the next start knows.
         self.replace(&old, &base.segments, &manifest)?;
+        base.tell();
         crash::point("checkpoint.replaced");
         for segment in &old {
             self.place.remove(&self.place.segments().join(segment.name()));
         }
         crash::point("checkpoint.removed");
         Ok(true)
+    }
+
+    /// The bases that are worth writing anew.
+    fn worn(&self, bases: Vec<Segment>) -> Vec<Segment> {
+        let known = self.shared.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let contents = bases.iter().map(|base| known.get(&base.nonce));
+        let sum = contents.into_iter().try_fold(Content::default(), |sum, content| {
+            content
+                .map(|&Content { added, removed }| Content { added: sum.added + added, removed: sum.removed + removed })
+        });
+        let fresh = sum.is_some_and(|sum| sum.removed <= sum.added / 4);
+        bases.into_iter().filter(|base| !fresh || size(base) < self.sizes.segment / 2).collect()
     }
 
     fn job(&self, manifest: &Manifest) -> u64 {
@@ -104,7 +130,14 @@ impl Compactor {
         let job = self.job(manifest);
         let upper = old.iter().filter_map(|s| s.end).map(|end| end.upper).max().unwrap_or_default();
         let cut = Cut { upper, above: upper, segments: old.to_vec(), unsynced: vec![], torn: vec![] };
-        let Loaded { restored, marks, negative, .. } = recover::load(&self.place, &cut, job, &|| self.go_on())?;
+        // Most often what was removed is known after one look at each index.
+        let mut removals = Some(Removals::default());
+        let mut negative = 0;
+        let Loaded { restored, marks, .. } = recover::load(&self.place, &cut, job, &mut |view| {
+            negative += view.sections.iter().map(|section| section.negative).sum::<u64>();
+            removals = removals.take().filter(|_| negative < self.sizes.pass);
+            removals.as_mut().map_or(Ok(()), |removals| removals.add(view, &mut |_| self.go_on().map(|()| true)))
+        })?;
         let (clock, published) = (restored.clock, restored.published.max(published));
         base.append(&Frame { upper, clock, published, ..Frame::default() }, Slot(0))?;
         // Marks keep the ends of their ranges: other logs may have later ones, below `upper`.
@@ -118,7 +151,10 @@ impl Compactor {
         let passes = u128::from(negative / self.sizes.pass + 1);
         for pass in 0..passes {
             let mut wanted = |id: ItemId| self.go_on().map(|()| passes == 1 || id.0 % passes == pass);
-            let removals = Removals::of(&self.place, old, job, &mut wanted)?;
+            let removals = match removals.take() {
+                Some(all) => all,
+                None => Removals::of(&self.place, old, job, &mut wanted)?,
+            };
             let removals = removals.apply(&self.place, old, job, &mut wanted, &mut |name, update| {
                 self.go_on()?;
                 base.put(name, update)
@@ -156,12 +192,18 @@ impl Compactor {
     }
 }
 
+fn size(segment: &Segment) -> u64 {
+    segment.end.map_or(0, |end| end.bytes)
+}
+
 /// Writes the segments of a base.
 struct Base<'a> {
     compactor: &'a Compactor,
     job: u64,
     upper: Epoch,
     segments: Vec<Segment>,
+    /// What is in each of them.
+    contents: Vec<Content>,
     open: Option<Appender>,
     sequence: u64,
     /// What goes into the next frame, by collection.
@@ -172,7 +214,17 @@ struct Base<'a> {
 impl<'a> Base<'a> {
     fn new(compactor: &'a Compactor, manifest: &Manifest) -> Self {
         let job = compactor.job(manifest);
-        Base { compactor, job, upper: 0, segments: vec![], open: None, sequence: 0, changes: BTreeMap::new(), bytes: 0 }
+        Base {
+            compactor,
+            job,
+            upper: 0,
+            segments: vec![],
+            contents: vec![],
+            open: None,
+            sequence: 0,
+            changes: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     fn append(&mut self, frame: &Frame, slot: Slot) -> Result<()> {
@@ -185,10 +237,17 @@ impl<'a> Base<'a> {
                 self.sequence = segment.sequence + 1;
                 let open = Appender::open(place, &segment)?;
                 self.segments.push(segment);
+                self.contents.push(Content::default());
                 none.insert(open)
             }
         };
         open.append(frame, slot)?;
+        if let Some(content) = self.contents.last_mut() {
+            let updates = || frame.changes.iter().flat_map(|changes| &changes.updates);
+            let removed = updates().filter(|update| update.diff < 0).count() as u64;
+            content.removed += removed;
+            content.added += updates().count() as u64 - removed;
+        }
         if open.position() >= sizes.segment.max(START) { self.close() } else { Ok(()) }
     }
 
@@ -221,6 +280,12 @@ impl<'a> Base<'a> {
             segment.end = Some(End { bytes: open.position(), upper: self.upper });
         }
         Ok(())
+    }
+
+    /// The next compaction knows what is in it.
+    fn tell(&self) {
+        let contents = self.segments.iter().map(|segment| segment.nonce).zip(self.contents.iter().copied());
+        self.compactor.shared.bases.lock().unwrap_or_else(PoisonError::into_inner).extend(contents);
     }
 
     /// Removes what was written.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crossbeam_channel::{Sender, bounded};
 
 use super::compact::{Compactor, Shared, Sizes};
-use super::disk::{DRAFT, Disk, DiskFile};
+use super::disk::{Advice, DRAFT, Disk, DiskFile};
 use super::log::{self, Appender, START};
 use super::manifest::{self, End, Manifest, Segment, fenced, hex};
 use super::place::Place;
@@ -68,7 +68,7 @@ impl FolderStore {
     /// The store of the worker with this number in a folder, which need not exist.
     pub fn new(folder: PathBuf, disk: Arc<dyn Disk>, slot: Slot) -> Self {
         FolderStore {
-            place: Place { disk, folder },
+            place: Place { disk, folder, advice: Advice::Normal },
             slot,
             sizes: Sizes::default(),
             claim: None,
@@ -80,7 +80,7 @@ impl FolderStore {
         }
     }
 
-    /// Begins a new segment when those that all workers write to have so many bytes together. The default is 64 MiB: smaller files can
+    /// Begins a new segment when those that all workers write to have so many bytes together. The default is 32 MiB: smaller files can
     /// be compacted sooner, and are more.
     #[must_use]
     pub fn with_segment_bytes(mut self, bytes: u64) -> Self {
@@ -88,7 +88,7 @@ impl FolderStore {
         self
     }
 
-    /// Compacts when there are so many bytes more than those of the last base. The default is 128 MiB.
+    /// Compacts when there are so many bytes more than half of those in bases. The default is 64 MiB.
     #[must_use]
     pub fn with_slack_bytes(mut self, bytes: u64) -> Self {
         self.sizes.slack = bytes;
@@ -250,7 +250,8 @@ impl FolderStore {
     }
 
     pub(super) fn compactor(&self) -> Result<Compactor> {
-        let (place, shared) = (self.place.clone(), Arc::clone(&self.shared));
+        // What it reads is replaced by something else.
+        let (place, shared) = (Place { advice: Advice::NoReuse, ..self.place.clone() }, Arc::clone(&self.shared));
         Ok(Compactor { place, claim: self.claimed()?, sizes: self.sizes, shared })
     }
 }

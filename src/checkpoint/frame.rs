@@ -20,6 +20,7 @@ use std::io;
 
 use bytes::Bytes;
 
+use super::disk::PAGE;
 use super::{Changes, Frame, ItemUpdate};
 use crate::sink::{Inserted, Prepared, Slot};
 use crate::varint;
@@ -36,19 +37,55 @@ const LARGE: usize = 256;
 /// What follows when a file is not what it was: the end of errors that name one.
 pub(super) const MEND: &str = "bring the folder back from a copy, or give the job a new one";
 
-/// How much of a frame is put together before it is written, in bytes. Larger does not stay in the caches.
-const BLOCK: usize = 256 << 10;
+/// How much of a frame is put together before it is written, in bytes: to a device, few large writes cost less.
+const BLOCK: usize = 1 << 20;
 
 fn head_crc(nonce: u64, position: u64, lengths_and_crc: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&nonce.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c_append(crc, &position.to_le_bytes()), lengths_and_crc)
 }
 
-/// Writes frames, piece by piece.
+/// Writes frames, block by block.
 #[derive(Default)]
 pub(super) struct Encoder {
-    /// What is to be written next; empty between frames.
-    block: Vec<u8>,
+    /// Head and index of a frame; empty between frames.
+    front: Vec<u8>,
+    block: Block,
+}
+
+/// What is to be written next. It stands in memory as it will in the file, and ends there with a page (see [`LocalDisk`]).
+#[derive(Default)]
+struct Block {
+    /// Nothing, or a block and a page.
+    memory: Box<[u8]>,
+    /// Where in memory it begins and where it ends.
+    start: usize,
+    end: usize,
+}
+
+impl Block {
+    /// Begins one that is written to this position of a file.
+    fn begin(&mut self, position: u64) {
+        if self.memory.is_empty() {
+            self.memory = vec![0; BLOCK + PAGE].into();
+        }
+        let page = self.memory.as_ptr().addr().wrapping_neg() % PAGE;
+        self.start = page + position as usize % PAGE;
+        self.end = self.start;
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.end]
+    }
+
+    /// Puts as much of these bytes as there is room for; what is left.
+    fn put<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let most = self.memory.as_ptr().addr().wrapping_neg() % PAGE + BLOCK;
+        let (now, later) = bytes.split_at(bytes.len().min(most - self.end));
+        self.memory[self.end..self.end + now.len()].copy_from_slice(now);
+        self.end += now.len();
+        later
+    }
 }
 
 impl Encoder {
@@ -65,69 +102,95 @@ impl Encoder {
         write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<u64> {
         let sections = sections(frame);
-        let block = &mut self.block;
-        block.clear();
-        block.shrink_to(8 * BLOCK); // an index may have been huge
-        block.resize(HEAD, 0);
-        put_index(frame, &sections, slot, block);
-        let index = block.len() - HEAD;
+        let Encoder { front, block } = self;
+        front.clear();
+        front.shrink_to(8 * BLOCK); // it may have been huge
+        front.resize(HEAD, 0);
+        put_index(frame, &sections, slot, front);
+        let index = front.len() - HEAD;
         let prepared: usize = frame.prepared.iter().map(Prepared::own_bytes).sum();
         let payload: u64 = sections.iter().map(|section| section.items + CHECK as u64).sum();
         let payload = payload + (prepared + CHECK) as u64;
-        let crc = crc32c::crc32c(&block[HEAD..]);
-        block[..8].copy_from_slice(&(index as u64).to_le_bytes());
-        block[8..16].copy_from_slice(&payload.to_le_bytes());
-        block[16..20].copy_from_slice(&crc.to_le_bytes());
-        let crc = head_crc(nonce, position, &block[..20]);
-        block[20..HEAD].copy_from_slice(&crc.to_le_bytes());
-        let mut blocks = Blocks { summed: block.len(), block, crc: 0, write };
+        let crc = crc32c::crc32c(&front[HEAD..]);
+        front[..8].copy_from_slice(&(index as u64).to_le_bytes());
+        front[8..16].copy_from_slice(&payload.to_le_bytes());
+        front[16..20].copy_from_slice(&crc.to_le_bytes());
+        let crc = head_crc(nonce, position, &front[..20]);
+        front[20..HEAD].copy_from_slice(&crc.to_le_bytes());
+        block.begin(position);
+        let mut blocks = Blocks { summed: block.start, block, crc: 0, position, write };
+        blocks.put(front)?;
+        blocks.open();
         for section in &sections {
             for update in section.updates().filter(|update| update.diff >= 0) {
                 blocks.put(&update.bytes)?;
-                blocks.put(&update.rest)?;
+                update.rest.as_ref().map_or(Ok(()), |rest| blocks.put(rest))?;
             }
-            blocks.check();
+            blocks.check()?;
         }
         frame.prepared.iter().flat_map(Prepared::pieces).try_for_each(|piece| blocks.put(piece))?;
-        blocks.check();
-        (blocks.write)(blocks.block)?;
-        self.block.clear();
+        blocks.check()?;
+        blocks.flush()?;
         Ok((HEAD + index) as u64 + payload)
     }
 }
 
 /// Puts a payload together, block by block.
 struct Blocks<'a> {
-    block: &'a mut Vec<u8>,
+    block: &'a mut Block,
     /// The CRC of the open part, but for what stands in the block from `summed` on.
     crc: u32,
     summed: usize,
+    /// Where in the file the block begins.
+    position: u64,
     write: &'a mut dyn FnMut(&[u8]) -> io::Result<()>,
 }
 
 impl Blocks<'_> {
     fn put(&mut self, piece: &[u8]) -> io::Result<()> {
-        if self.block.len() + piece.len() > BLOCK {
-            self.crc = crc32c::crc32c_append(self.crc, &self.block[self.summed..]);
-            (self.write)(self.block)?;
-            self.block.clear();
-            self.summed = 0;
+        let mut left = self.block.put(piece);
+        while !left.is_empty() {
+            self.flush()?;
+            left = self.block.put(left);
         }
-        self.block.extend_from_slice(piece);
         Ok(())
     }
 
-    /// Ends a part.
-    fn check(&mut self) {
-        let crc = crc32c::crc32c_append(self.crc, &self.block[self.summed..]);
-        self.block.extend_from_slice(&crc.to_le_bytes());
-        (self.crc, self.summed) = (0, self.block.len());
+    /// Writes what there is.
+    fn flush(&mut self) -> io::Result<()> {
+        self.sum();
+        let bytes = self.block.bytes();
+        (self.write)(bytes)?;
+        self.position += bytes.len() as u64;
+        self.block.begin(self.position);
+        self.summed = self.block.start;
+        Ok(())
+    }
+
+    fn sum(&mut self) {
+        self.crc = crc32c::crc32c_append(self.crc, &self.block.memory[self.summed..self.block.end]);
+        self.summed = self.block.end;
+    }
+
+    /// Begins a part.
+    fn open(&mut self) {
+        (self.crc, self.summed) = (0, self.block.end);
+    }
+
+    /// Ends a part, and begins the next one.
+    fn check(&mut self) -> io::Result<()> {
+        self.sum();
+        let crc = self.crc.to_le_bytes();
+        self.put(&crc)?;
+        self.open();
+        Ok(())
     }
 }
 
 /// The updates of a collection whose items are small, or large.
 struct Section<'a> {
-    changes: &'a Changes,
+    /// All pieces of the collection.
+    changes: &'a [Changes],
     large: bool,
     updates: u64,
     negative: u64,
@@ -138,12 +201,12 @@ struct Section<'a> {
 impl<'a> Section<'a> {
     fn updates(&self) -> impl Iterator<Item = &'a ItemUpdate> + use<'a> {
         let large = self.large;
-        self.changes.updates.iter().filter(move |update| is_large(update) == large)
+        self.changes.iter().flat_map(|changes| &changes.updates).filter(move |update| is_large(update) == large)
     }
 }
 
 fn length(update: &ItemUpdate) -> usize {
-    if update.diff < 0 { 0 } else { update.bytes.len() + update.rest.len() }
+    if update.diff < 0 { 0 } else { update.len() }
 }
 
 fn is_large(update: &ItemUpdate) -> bool {
@@ -152,9 +215,9 @@ fn is_large(update: &ItemUpdate) -> bool {
 
 fn sections(frame: &Frame) -> Vec<Section<'_>> {
     let mut sections = vec![];
-    for changes in &frame.changes {
+    for changes in frame.changes.chunk_by(|one, next| one.collection == next.collection) {
         let mut both = [false, true].map(|large| Section { changes, large, updates: 0, negative: 0, items: 0 });
-        for update in &changes.updates {
+        for update in changes.iter().flat_map(|changes| &changes.updates) {
             let section = &mut both[usize::from(is_large(update))];
             section.updates += 1;
             section.negative += u64::from(update.diff < 0);
@@ -188,7 +251,7 @@ fn put_index(frame: &Frame, sections: &[Section<'_>], slot: Slot, out: &mut Vec<
                 varint::put(length(update) as u64, &mut updates);
             }
         }
-        put_bytes(section.changes.collection.as_bytes(), out);
+        put_bytes(section.changes[0].collection.as_bytes(), out);
         for number in [section.updates, section.negative, section.items] {
             varint::put(number, out);
         }
@@ -289,7 +352,8 @@ pub(super) mod tests {
         fn update()(id: u128, diff in prop_oneof![any::<i64>(), -2i64..3], bytes in bytes(), cut in 0usize..5) -> ItemUpdate {
             let bytes = if diff >= 0 { bytes } else { Bytes::new() };
             let at = bytes.len() * cut / 4;
-            ItemUpdate { id: ItemId(id), diff, bytes: bytes.slice(..at), rest: bytes.slice(at..) }
+            let rest = (at < bytes.len()).then(|| Box::new(bytes.slice(at..)));
+            ItemUpdate { id: ItemId(id), diff, bytes: bytes.slice(..at), rest }
         }
     }
 
@@ -333,7 +397,8 @@ pub(super) mod tests {
     /// A frame as it comes back: nothing is shared in it.
     fn whole(mut frame: Frame) -> Frame {
         for update in frame.changes.iter_mut().flat_map(|changes| &mut changes.updates) {
-            update.bytes = [std::mem::take(&mut update.bytes), std::mem::take(&mut update.rest)].concat().into();
+            let rest = update.rest.take().unwrap_or_default();
+            update.bytes = [std::mem::take(&mut update.bytes), *rest].concat().into();
         }
         frame.changes.iter_mut().for_each(|changes| changes.updates.sort_by_key(is_large));
         for prepared in &mut frame.prepared {
@@ -362,11 +427,13 @@ pub(super) mod tests {
 
     #[test]
     fn a_frame_of_many_blocks_comes_back() {
-        let update =
-            |id: u8| ItemUpdate { id: ItemId(id.into()), diff: 1, bytes: vec![id; 99_991].into(), rest: Bytes::new() };
-        let changes = vec![Changes { collection: "some".to_owned(), updates: (0..99).map(update).collect() }];
-        let frame = Frame { changes, ..Frame::default() };
+        let update = |id: u8| ItemUpdate { id: ItemId(id.into()), diff: 1, bytes: vec![id; 99_991].into(), rest: None };
+        let updates: Vec<_> = (0..99).map(update).collect();
+        let changes = |updates: &[_]| Changes { collection: "some".to_owned(), updates: updates.to_vec() };
+        let frame = Frame { changes: vec![changes(&updates)], ..Frame::default() };
         let out = encoded(&frame, 1, 2, 3);
+        let pieces = Frame { changes: updates.chunks(7).map(changes).collect(), ..Frame::default() };
+        assert!(encoded(&pieces, 1, 2, 3) == out, "it does not depend on the pieces");
         let head = Head::read(&out, 2, 3).unwrap();
         assert!(is_whole(&out, 2, 3));
         assert_eq!(read(head, &Bytes::from(out).slice(HEAD..)).unwrap(), (Slot(1), frame));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::claim;
-use super::disk::Disk;
+use super::disk::{Advice, Disk};
 use super::log;
 use super::manifest::{self, Manifest};
 use super::place::Place;
@@ -78,7 +78,7 @@ pub struct HolderInfo {
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no store; [`ErrorKind::Store`](crate::ErrorKind::Store) if it
 /// is damaged, or of a newer version, as a start would say.
 pub fn inspect(folder: PathBuf, disk: Arc<dyn Disk>) -> Result<Inspection> {
-    let place = Place { disk, folder };
+    let place = Place { disk, folder, advice: Advice::Normal };
     let Some(manifest) = manifest::newest(&place)? else { return Err(manifest::none(&place)) };
     let claims: Vec<_> = place.numbers(&place.claims())?.into_iter().map(RunNumber).collect();
     let holder = match claims.last() {

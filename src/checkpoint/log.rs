@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 
-use super::disk::DiskFile;
+use super::disk::{Advice, DiskFile};
 use super::frame::{Encoder, HEAD, Head, MEND};
 use super::manifest::{End, Segment, VERSION, newer};
 use super::place::{Place, failed};
@@ -70,7 +70,7 @@ impl Appender {
     /// Opens an empty segment.
     pub fn open(place: &Place, segment: &Segment) -> Result<Self> {
         let path: Arc<Path> = place.segments().join(segment.name()).into();
-        let (file, length) = place.disk.open_append(&path).map_err(|error| match error.kind() {
+        let (file, length) = place.disk.open_append(&path, Advice::NoReuse).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 Error::new(ErrorKind::Store, format!("{path:?} is open in another process: two workers have one log"))
             }
@@ -252,8 +252,8 @@ impl<'a> Reader<'a> {
     }
 
     fn read(&self, position: u64, most: u64) -> Result<Bytes> {
-        let read = self.place.disk.read_at(&self.path, position, most);
-        read.map(Bytes::from).map_err(|error| unread(&self.path, error))
+        let read = self.place.disk.read_at(&self.path, position, most, self.place.advice);
+        read.map_err(|error| unread(&self.path, error))
     }
 
     /// Where the first whole frame stands behind the place where there is none.

@@ -233,7 +233,7 @@ pub(super) fn own(place: &Place, claim: Claim) -> Result<Manifest> {
 pub(super) mod tests {
     use std::sync::Arc;
 
-    use super::super::LocalDisk;
+    use super::super::{Advice, LocalDisk};
     use super::*;
     use proptest::prelude::*;
 
@@ -287,7 +287,7 @@ pub(super) mod tests {
     #[test]
     fn a_number_that_was_removed_is_not_mistaken_for_the_newest() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { disk: Arc::new(LocalDisk), folder: folder.path().to_owned() };
+        let place = Place { disk: Arc::new(LocalDisk), folder: folder.path().to_owned(), advice: Advice::Normal };
         place.create().unwrap();
         assert!(create(&place, &manifest(1)).unwrap() && !create(&place, &manifest(1)).unwrap());
         let claim = Claim { run: RunNumber(3), nonce: 5 };

@@ -25,8 +25,8 @@
 //!
 //! # Compaction
 //!
-//! Segments whose frames are all published are replaced by a base with their net content, when there is more of them than of the last
-//! base. It reads the indexes of frames, in which every change stands with the place of its item, and of the payloads only sections
+//! Segments whose frames are all published are replaced by a base with their net content, when there are much more of them than of
+//! bases; older bases stay as they are until a part of them is gone. It reads the indexes of frames, in which every change stands with the place of its item, and of the payloads only sections
 //! in which something lives; small and large items have sections of their own, because mostly they live for different times. So the
 //! cost follows the number of changes and what lives, not the bytes that came and went.
 //!
@@ -75,7 +75,7 @@ use crate::message::{Offset, Offsets, SplitId};
 use crate::sink::{Prepared, RunNumber, Slot};
 
 pub use crate::item::{CollectionId, ItemId, ItemRef};
-pub use disk::{Disk, DiskFile, LocalDisk};
+pub use disk::{Advice, Disk, DiskFile, LocalDisk};
 pub use folder::FolderStore;
 pub use inspect::{HolderInfo, Inspection, SegmentInfo, inspect};
 pub use still::inspect_beside;
@@ -135,11 +135,24 @@ pub struct ItemUpdate {
     pub diff: i64,
     /// The item, unless it is there less often than before: these bytes and the rest.
     pub bytes: Bytes,
-    /// What comes after the bytes. Apart, so that it may be shared with others and need not be copied.
-    pub rest: Bytes,
+    /// What comes after the bytes. Apart, so that it may be shared with others and need not be copied; boxed, because few items have
+    /// it and updates are many.
+    pub rest: Option<Box<Bytes>>,
 }
 
-/// The net changes of a collection in a range, each id once.
+impl ItemUpdate {
+    /// Bytes of the item.
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.rest.as_ref().map_or(0, |rest| rest.len())
+    }
+
+    /// Whether there is no item, or one without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Net changes of a collection in a range. An id that goes is there once; one that comes may be there again if it comes more often.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// The name of the collection.
@@ -176,7 +189,7 @@ pub struct Frame {
     pub published: Epoch,
     /// The splits of this worker at `upper`, those that moved since its last frame.
     pub splits: Vec<SplitMark>,
-    /// The changes of state, for each collection that changed.
+    /// The changes of state, for each collection that changed; in pieces, one behind the other, where there are many.
     pub changes: Vec<Changes>,
     /// What the sinks' writers gave to be published later, in the order of the sinks. It may refer to items of this frame and of
     /// earlier ones, of any worker.

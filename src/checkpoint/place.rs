@@ -10,7 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Disk;
+use bytes::Bytes;
+
+use super::{Advice, Disk};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A folder on a disk.
@@ -18,6 +20,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) struct Place {
     pub disk: Arc<dyn Disk>,
     pub folder: PathBuf,
+    /// How segments are read.
+    pub advice: Advice,
 }
 
 impl Place {
@@ -72,7 +76,7 @@ impl Place {
     }
 
     /// A small file; `None` if it is not there.
-    pub fn read(&self, path: &Path) -> Result<Option<Vec<u8>>> {
+    pub fn read(&self, path: &Path) -> Result<Option<Bytes>> {
         match self.disk.read_from(path, 0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             read => read.map(Some).map_err(|error| failed("be read", path, error)),

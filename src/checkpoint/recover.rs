@@ -1,6 +1,5 @@
 //! What the last run has left: where its logs are cut, and what the state is there.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -114,17 +113,15 @@ pub(super) struct Loaded {
     pub marks: BTreeMap<(u32, SplitId), (Epoch, SplitMark)>,
     /// The frames with what is not known to be published, in the order of the segments.
     pub unpublished: Vec<View>,
-    /// How many updates of state are negative.
-    pub negative: u64,
 }
 
-/// Reads the indexes of all frames.
-pub(super) fn load(place: &Place, cut: &Cut, job: u64, go_on: &dyn Fn() -> Result<()>) -> Result<Loaded> {
+/// Reads the indexes of all frames, and shows each to `look`.
+pub(super) fn load(place: &Place, cut: &Cut, job: u64, look: &mut dyn FnMut(&View) -> Result<()>) -> Result<Loaded> {
     let restored = Restored { upper: cut.upper, above: cut.above.max(cut.upper), ..Restored::default() };
-    let mut loaded = Loaded { restored, marks: BTreeMap::new(), unpublished: vec![], negative: 0 };
-    let Loaded { restored, marks, unpublished, negative } = &mut loaded;
+    let mut loaded = Loaded { restored, marks: BTreeMap::new(), unpublished: vec![] };
+    let Loaded { restored, marks, unpublished } = &mut loaded;
     log::for_each(place, &cut.segments, job, &mut |view| {
-        go_on()?;
+        look(&view)?;
         restored.any = true;
         restored.clock = restored.clock.max(view.clock);
         restored.published = restored.published.max(view.published);
@@ -134,7 +131,6 @@ pub(super) fn load(place: &Place, cut: &Cut, job: u64, go_on: &dyn Fn() -> Resul
                 *known = (view.upper, *mark);
             }
         }
-        *negative += view.sections.iter().map(|section| section.negative).sum::<u64>();
         unpublished.push(view);
         unpublished.retain(|view| view.upper > restored.published);
         Ok(())
@@ -145,7 +141,7 @@ pub(super) fn load(place: &Place, cut: &Cut, job: u64, go_on: &dyn Fn() -> Resul
 
 /// Reads everything but the items of state.
 pub(super) fn restored(place: &Place, cut: &Cut, job: u64) -> Result<Restored> {
-    let Loaded { restored, unpublished, .. } = load(place, cut, job, &|| Ok(()))?;
+    let Loaded { restored, unpublished, .. } = load(place, cut, job, &mut |_| Ok(()))?;
     let mut outbox = outbox::resolve(place, &cut.segments, job, &unpublished)?;
     outbox.sort_by_key(|pending| (pending.slot, pending.lower, pending.upper));
     Ok(Restored { outbox, ..restored })
@@ -173,12 +169,8 @@ pub(super) fn items(
 pub(super) fn check_balance(place: &Place, segments: &[Segment], job: u64) -> Result<()> {
     let mut removals = Removals::of(place, segments, job, &mut |_| Ok(true))?;
     log::for_each(place, segments, job, &mut |view| {
-        view.sections.iter().try_for_each(|section| {
-            view.updates(section, &mut |update| {
-                removals.left_of(section, &update);
-                Ok(())
-            })
-        })
+        let mut sections = view.sections.iter();
+        sections.try_for_each(|section| removals.left_of(&view, section, &mut |_| Ok(true), &mut |_| {}))
     })?;
     removals.refuse()
 }
@@ -198,23 +190,26 @@ impl Removals {
         wanted: &mut dyn FnMut(ItemId) -> Result<bool>,
     ) -> Result<Self> {
         let mut removals = Removals::default();
-        log::for_each(place, segments, job, &mut |view| {
-            for section in view.sections.iter().filter(|section| section.negative > 0) {
-                let counts = removals.collection(&section.collection);
-                view.updates(section, &mut |update| {
-                    if update.diff < 0 && wanted(update.id)? {
-                        let count = counts.entry(update.id).or_default();
-                        *count = count.checked_add(update.diff).ok_or_else(|| {
-                            let text = format!("the counts of collection {:?} overflow", section.collection);
-                            Error::new(ErrorKind::Store, text)
-                        })?;
-                    }
-                    Ok(())
-                })?;
-            }
-            Ok(())
-        })?;
+        log::for_each(place, segments, job, &mut |view| removals.add(&view, wanted))?;
         Ok(removals)
+    }
+
+    /// Adds those of a frame.
+    pub fn add(&mut self, view: &View, wanted: &mut dyn FnMut(ItemId) -> Result<bool>) -> Result<()> {
+        for section in view.sections.iter().filter(|section| section.negative > 0) {
+            let counts = self.collection(&section.collection);
+            view.updates(section, &mut |update| {
+                if update.diff < 0 && wanted(update.id)? {
+                    let count = counts.entry(update.id).or_default();
+                    *count = count.checked_add(update.diff).ok_or_else(|| {
+                        let text = format!("the counts of collection {:?} overflow", section.collection);
+                        Error::new(ErrorKind::Store, text)
+                    })?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     fn collection(&mut self, name: &Arc<str>) -> &mut HashMap<ItemId, i64, foldhash::fast::RandomState> {
@@ -226,22 +221,30 @@ impl Removals {
         &mut self.collections[index].1
     }
 
-    /// How many times an item that was added is still there, of those times, when these removals are taken off.
-    fn left_of(&mut self, section: &Section, update: &Update) -> i64 {
-        if update.diff <= 0 {
-            return 0;
-        }
-        let counts = self.collections.iter_mut().find(|(name, _)| *name == section.collection);
-        let Some(Entry::Occupied(mut count)) = counts.map(|(_, counts)| counts.entry(update.id)) else {
-            return update.diff;
-        };
-        let sum = update.diff + *count.get(); // of different signs
-        if sum < 0 {
-            *count.get_mut() = sum;
-        } else {
-            count.remove();
-        }
-        sum.max(0)
+    /// Takes what was removed of a section's items off. Gives those that are still there, as often as they are.
+    fn left_of(
+        &mut self,
+        view: &View,
+        section: &Section,
+        wanted: &mut dyn FnMut(ItemId) -> Result<bool>,
+        left: &mut dyn FnMut(Update),
+    ) -> Result<()> {
+        let counts = self.collection(&section.collection);
+        view.updates(section, &mut |update| {
+            if update.diff <= 0 || !wanted(update.id)? {
+                return Ok(());
+            }
+            let removed = counts.get_mut(&update.id);
+            let before = removed.as_ref().map_or(0, |removed| **removed);
+            let sum = update.diff + before; // of different signs
+            if let Some(removed) = removed {
+                *removed = sum.min(0);
+            }
+            if sum > 0 {
+                left(Update { diff: sum, ..update });
+            }
+            Ok(())
+        })
     }
 
     /// Reads the same segments again and gives each item that is still there with its bytes. What is left is there less than not at
@@ -257,15 +260,7 @@ impl Removals {
         let mut found = vec![];
         log::for_each(place, segments, job, &mut |view| {
             for section in &view.sections {
-                view.updates(section, &mut |update| {
-                    if update.diff > 0 && wanted(update.id)? {
-                        let diff = self.left_of(section, &update);
-                        if diff > 0 {
-                            found.push(Update { diff, ..update });
-                        }
-                    }
-                    Ok(())
-                })?;
+                self.left_of(&view, section, wanted, &mut |update| found.push(update))?;
                 if found.is_empty() {
                     continue;
                 }
@@ -274,7 +269,7 @@ impl Removals {
                 let sparse = 2 * found.iter().map(|update: &Update| update.bytes.len()).sum::<usize>() < items.len();
                 for Update { id, diff, bytes } in found.drain(..) {
                     let bytes = if sparse { Bytes::copy_from_slice(&items[bytes]) } else { items.slice(bytes) };
-                    item(&section.collection, ItemUpdate { id, diff, bytes, rest: Bytes::new() })?;
+                    item(&section.collection, ItemUpdate { id, diff, bytes, rest: None })?;
                 }
             }
             Ok(())
@@ -283,7 +278,9 @@ impl Removals {
     }
 
     fn refuse(&self) -> Result<()> {
-        let negative = self.collections.iter().find_map(|(name, counts)| Some((name, counts.iter().next()?)));
+        let mut collections = self.collections.iter();
+        let negative =
+            collections.find_map(|(name, counts)| Some((name, counts.iter().find(|(_, count)| **count < 0)?)));
         let Some((name, (id, count))) = negative else { return Ok(()) };
         let text = format!(
             "collection {name:?} has an item, {:032x}, {count} times: more were taken away than were there, a fault of the job",
@@ -295,9 +292,10 @@ impl Removals {
     /// What is there less than not at all.
     pub fn into_negative(self) -> impl Iterator<Item = (Arc<str>, ItemUpdate)> {
         self.collections.into_iter().flat_map(|(name, counts)| {
-            counts.into_iter().map(move |(id, diff)| {
-                (Arc::clone(&name), ItemUpdate { id, diff, bytes: Bytes::new(), rest: Bytes::new() })
-            })
+            counts
+                .into_iter()
+                .filter(|(_, diff)| *diff < 0)
+                .map(move |(id, diff)| (Arc::clone(&name), ItemUpdate { id, diff, bytes: Bytes::new(), rest: None }))
         })
     }
 }

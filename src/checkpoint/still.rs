@@ -7,7 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::disk::{Disk, DiskFile, LocalDisk};
+use bytes::Bytes;
+
+use super::disk::{Advice, Disk, DiskFile, LocalDisk};
 use super::inspect::{self, Inspection};
 use super::manifest;
 use super::place::Place;
@@ -43,21 +45,18 @@ fn refused<T>() -> io::Result<T> {
 }
 
 impl Disk for StillDisk {
-    fn open_append(&self, _path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)> {
+    fn open_append(&self, _path: &Path, _advice: Advice) -> io::Result<(Box<dyn DiskFile>, u64)> {
         refused()
     }
     fn create_new(&self, _path: &Path, _contents: &[u8]) -> io::Result<()> {
         refused()
     }
-    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
-        self.read_at(path, position, u64::MAX)
-    }
-    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
+    fn read_at(&self, path: &Path, position: u64, most: u64, _advice: Advice) -> io::Result<Bytes> {
         let (file, length) = self.file(path)?;
         let wanted = length.saturating_sub(position).min(most);
         let mut bytes = vec![0; usize::try_from(wanted).map_err(io::Error::other)?];
         file.read_exact_at(&mut bytes, position)?;
-        Ok(bytes)
+        Ok(bytes.into())
     }
     fn sync_file(&self, _path: &Path) -> io::Result<()> {
         refused()
@@ -92,7 +91,7 @@ pub(super) fn settled<T>(folder: &Path, look: &mut dyn FnMut(Place) -> T, fine: 
     let mut tries = 0;
     loop {
         tries += 1;
-        let place = Place { disk: Arc::new(StillDisk::default()), folder: folder.to_owned() };
+        let place = Place { disk: Arc::new(StillDisk::default()), folder: folder.to_owned(), advice: Advice::Normal };
         let before = manifest::list(&place)?.pop();
         hold(&place)?;
         let looked = look(place.clone());
@@ -107,7 +106,7 @@ fn hold(place: &Place) -> Result<()> {
     let Ok(Some(manifest)) = manifest::newest(place) else { return Ok(()) };
     for segment in &manifest.segments {
         let path = place.segments().join(segment.name());
-        match place.disk.read_at(&path, 0, 0) {
+        match place.disk.read_at(&path, 0, 0, Advice::Normal) {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => {
                 let text = format!(
                     "{path:?} cannot be opened beside the other {} segments: allow more open files (ulimit -n)",
@@ -153,14 +152,16 @@ mod tests {
         let path = folder.path().join("a");
         fs::write(&path, "first").unwrap();
         let disk = StillDisk::default();
-        assert_eq!(disk.read_at(&path, 1, 2).unwrap(), b"ir");
+        assert_eq!(disk.read_at(&path, 1, 2, Advice::Normal).unwrap()[..], *b"ir");
         fs::write(&path, "first and more").unwrap();
-        assert_eq!(disk.read_from(&path, 0).unwrap(), b"first");
+        assert_eq!(disk.read_from(&path, 0).unwrap()[..], *b"first");
         fs::remove_file(&path).unwrap();
-        assert_eq!(disk.read_from(&path, 2).unwrap(), b"rst");
+        assert_eq!(disk.read_from(&path, 2).unwrap()[..], *b"rst");
         assert!(disk.read_from(&path, 9).unwrap().is_empty());
         assert!(
-            disk.open_append(&path).is_err() && disk.create_new(&path, b"").is_err() && disk.remove(&path).is_err()
+            disk.open_append(&path, Advice::Normal).is_err()
+                && disk.create_new(&path, b"").is_err()
+                && disk.remove(&path).is_err()
         );
         assert!(
             disk.create_folder(&path).is_err() && disk.sync_folder(&path).is_err() && disk.sync_file(&path).is_err()
@@ -173,7 +174,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("claim");
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let lock = LocalDisk.open_append(&path).unwrap();
+        let lock = LocalDisk.open_append(&path, Advice::Normal).unwrap();
         assert_eq!(is_alive(&path, std::process::id(), &host), Some(true));
         assert_eq!(is_alive(&path, std::process::id(), "elsewhere"), None);
         assert_eq!(is_alive(&path, u32::MAX, &host), Some(false));

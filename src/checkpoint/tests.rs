@@ -44,7 +44,7 @@ fn start(
 /// A frame that adds an item.
 fn frame(lower: Epoch, upper: Epoch, item: &str) -> Frame {
     let id = ItemId(u128::from(xxhash_rust::xxh3::xxh3_64(item.as_bytes())));
-    let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::copy_from_slice(item.as_bytes()), rest: Bytes::new() }];
+    let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::copy_from_slice(item.as_bytes()), rest: None }];
     Frame { lower, upper, changes: vec![Changes { collection: "items".to_owned(), updates }], ..Frame::default() }
 }
 

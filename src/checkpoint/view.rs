@@ -238,8 +238,8 @@ impl View {
             Some(part) => part,
             None => {
                 let start = position + HEAD as u64 + head.index + range.start;
-                let read = place.disk.read_at(path, start, range.end - range.start + CHECK as u64);
-                Bytes::from(read.map_err(|error| unread(path, error))?)
+                let read = place.disk.read_at(path, start, range.end - range.start + CHECK as u64, place.advice);
+                read.map_err(|error| unread(path, error))?
             }
         };
         let whole = part.len() as u64 == range.end - range.start + CHECK as u64;
@@ -268,8 +268,8 @@ impl View {
     /// The whole frame, if it was read with its payload.
     #[cfg(test)]
     pub fn frame(&self) -> Result<super::Frame> {
-        use super::{Changes, ItemUpdate};
-        let place = Place { disk: Arc::new(super::LocalDisk), folder: "nowhere".into() };
+        use super::{Advice, Changes, ItemUpdate};
+        let place = Place { disk: Arc::new(super::LocalDisk), folder: "nowhere".into(), advice: Advice::Normal };
         let mut changes: Vec<Changes> = vec![];
         for section in &self.sections {
             let items = self.items(&place, section)?;
@@ -277,7 +277,7 @@ impl View {
                 changes.push(Changes { collection: section.collection.to_string(), updates: vec![] });
             }
             self.updates(section, &mut |Update { id, diff, bytes }| {
-                let update = ItemUpdate { id, diff, bytes: items.slice(bytes), rest: Bytes::new() };
+                let update = ItemUpdate { id, diff, bytes: items.slice(bytes), rest: None };
                 changes.last_mut().unwrap().updates.push(update);
                 Ok(())
             })?;

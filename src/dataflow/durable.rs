@@ -10,14 +10,10 @@
 //! it can be computed from a durable collection: restored items enter it again, all at one epoch, before anything is read. Sinks,
 //! checkpoints and counters ignore what happens at that epoch: it was done before.
 
-use std::cell::{Cell, RefCell};
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use differential_dataflow::{AsCollection, VecCollection};
-use foldhash::fast::RandomState;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Input as _;
@@ -25,14 +21,14 @@ use timely::dataflow::operators::generic::Operator;
 use timely::dataflow::{Scope, Stream};
 
 use crate::blocks::Blocks;
-use crate::checkpoint::{Changes, CollectionId, ItemId, ItemRef, ItemUpdate};
+use crate::checkpoint::{ItemId, ItemUpdate};
 use crate::dataflow::TIMED;
 use crate::dataflow::flow::Flow;
 use crate::dataflow::input::{Data, Handle};
+use crate::dataflow::keeper::Keeper;
 use crate::dataflow::progress::Mark;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sink::{Insert, Prepared};
 
 /// How the items of a durable collection are written down.
 ///
@@ -69,113 +65,6 @@ impl<D: Data> ItemCodec<D> for Bincode {
         let damaged = |error| Error::new(ErrorKind::Store, "an item cannot be read").with_source(error);
         bincode::deserialize(&bytes).map_err(damaged)
     }
-}
-
-/// The changes of one collection that are in no frame yet.
-struct Kept {
-    name: String,
-    id: CollectionId,
-    /// By epoch.
-    updates: BTreeMap<Epoch, Vec<ItemUpdate>>,
-}
-
-/// The changes of all durable collections of a worker that are in no frame yet.
-#[derive(Default)]
-pub(crate) struct Keeper {
-    collections: RefCell<Vec<Kept>>,
-    /// Bytes of items in them.
-    bytes: Cell<usize>,
-    /// Where items stand among those of a frame; for `take_below` alone.
-    places: RefCell<HashMap<ItemId, usize, RandomState>>,
-}
-
-impl Keeper {
-    /// Adds a collection; its number.
-    fn open(&self, name: &str) -> usize {
-        let mut collections = self.collections.borrow_mut();
-        collections.push(Kept { name: name.to_owned(), id: CollectionId::of(name), updates: BTreeMap::new() });
-        collections.len() - 1
-    }
-
-    fn add(&self, collection: usize, epoch: Epoch, update: ItemUpdate) {
-        self.bytes.set(self.bytes.get() + size(&update));
-        self.collections.borrow_mut()[collection].updates.entry(epoch).or_default().push(update);
-    }
-
-    /// Refuses a name that is there twice: the items of one would come back in the other.
-    pub fn check(&self) -> Result<()> {
-        let collections = self.collections.borrow();
-        let twice = |index: usize| collections[..index].iter().any(|other| other.name == collections[index].name);
-        match (0..collections.len()).find(|index| twice(*index)) {
-            Some(index) => {
-                let text = format!("two durable collections are called \"{}\": rename one", collections[index].name);
-                Err(Error::new(ErrorKind::Config, text))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Bytes that wait to be put into a frame.
-    pub fn bytes(&self) -> usize {
-        self.bytes.get()
-    }
-
-    /// Takes the net changes of all epochs below `upper`, and the items that came and went if what is prepared refers to them.
-    pub fn take_below(&self, upper: Epoch, prepared: &[Prepared]) -> Vec<Changes> {
-        let inserts = prepared.iter().flat_map(|prepared| &prepared.inserts);
-        let referred: HashSet<ItemRef, RandomState> = inserts.filter_map(Insert::item).collect();
-        let mut taken = vec![];
-        for kept in self.collections.borrow_mut().iter_mut() {
-            let rest = kept.updates.split_off(&upper);
-            let epochs = std::mem::replace(&mut kept.updates, rest);
-            let bytes: usize = epochs.values().flatten().map(size).sum();
-            self.bytes.set(self.bytes.get() - bytes);
-            let is_referred = |id| referred.contains(&ItemRef { collection: kept.id, id });
-            let updates = net(epochs.into_values(), &mut self.places.borrow_mut(), is_referred);
-            if !updates.is_empty() {
-                taken.push(Changes { collection: kept.name.clone(), updates });
-            }
-        }
-        taken
-    }
-}
-
-/// Bytes of an item.
-fn size(update: &ItemUpdate) -> usize {
-    update.bytes.len() + update.rest.len()
-}
-
-/// Adds up the changes of each item. One that came and went is there only if somebody refers to it.
-fn net(
-    mut epochs: impl Iterator<Item = Vec<ItemUpdate>>,
-    places: &mut HashMap<ItemId, usize, RandomState>,
-    is_referred: impl Fn(ItemId) -> bool,
-) -> Vec<ItemUpdate> {
-    let mut updates = epochs.next().unwrap_or_default();
-    updates.extend(epochs.flatten());
-    places.clear();
-    places.shrink_to(8 * updates.len() + 1024); // a range may have been huge
-    for at in 0..updates.len() {
-        match places.entry(updates[at].id) {
-            Entry::Vacant(place) => {
-                place.insert(at);
-            }
-            Entry::Occupied(place) => {
-                let (before, after) = updates.split_at_mut(at);
-                let (first, later) = (&mut before[*place.get()], &mut after[0]);
-                first.diff += std::mem::take(&mut later.diff);
-                let (bytes, rest) = (std::mem::take(&mut later.bytes), std::mem::take(&mut later.rest));
-                if size(first) == 0 {
-                    (first.bytes, first.rest) = (bytes, rest);
-                }
-            }
-        }
-    }
-    updates.retain(|update| update.diff != 0 || size(update) > 0 && is_referred(update.id));
-    for update in updates.iter_mut().filter(|update| update.diff < 0) {
-        (update.bytes, update.rest) = (Bytes::new(), Bytes::new());
-    }
-    updates
 }
 
 /// Takes the restored items of one collection into the dataflow.
@@ -253,6 +142,7 @@ impl Keeping {
             (Bytes::new(), Bytes::new())
         };
         self.changed = true;
+        let rest = (!rest.is_empty()).then(|| Box::new(rest));
         self.keeper.add(self.collection, epoch, ItemUpdate { id, diff, bytes, rest });
     }
 
@@ -368,56 +258,3 @@ const BLOCK: usize = 256 << 10;
 
 /// Room for most items, so that few make a block grow.
 const ROOM: usize = 2 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sink::Inserted;
-
-    fn update(id: u128, diff: i64, bytes: &'static str) -> ItemUpdate {
-        ItemUpdate { id: ItemId(id), diff, bytes: Bytes::from_static(bytes.as_bytes()), rest: Bytes::new() }
-    }
-
-    fn refers_to(id: u128) -> Prepared {
-        let item = ItemRef { collection: CollectionId::of("some"), id: ItemId(id) };
-        Prepared { bytes: vec![], inserts: vec![Insert { at: 0, what: Inserted::Item { item, length: 1 } }] }
-    }
-
-    #[test]
-    fn a_frame_gets_the_net_changes_of_its_epochs() {
-        let keeper = Keeper::default();
-        assert_eq!(keeper.open("some"), 0);
-        for (epoch, id, diff, bytes) in
-            [(1, 5, 1, "five"), (1, 3, 1, "three"), (3, 3, 1, "three"), (2, 5, -1, ""), (2, 4, -1, "")]
-        {
-            keeper.add(0, epoch, update(id, diff, bytes));
-        }
-        assert_eq!(keeper.bytes(), 14);
-        let below = keeper.take_below(3, &[]);
-        let expected = vec![update(3, 1, "three"), update(4, -1, "")];
-        assert_eq!(below, [Changes { collection: "some".into(), updates: expected }]);
-        assert_eq!(keeper.bytes(), 5);
-        assert!(keeper.take_below(3, &[]).is_empty());
-        assert_eq!(keeper.take_below(4, &[])[0].updates, [update(3, 1, "three")]);
-        assert_eq!(keeper.bytes(), 0);
-    }
-
-    #[test]
-    fn what_came_and_went_is_kept_for_what_refers_to_it() {
-        let keeper = Keeper::default();
-        keeper.open("some");
-        keeper.open("other");
-        for (collection, id) in [(0, 5), (0, 6), (1, 5)] {
-            keeper.add(collection, 1, update(id, 1, "item"));
-            keeper.add(collection, 2, update(id, -1, ""));
-        }
-        let taken = keeper.take_below(3, &[refers_to(7), refers_to(5)]);
-        assert_eq!(taken, [Changes { collection: "some".into(), updates: vec![update(5, 0, "item")] }]);
-    }
-
-    #[test]
-    fn an_item_that_is_replaced_by_itself_has_not_changed() {
-        let updates = vec![update(1, -1, ""), update(2, 2, "two"), update(1, 1, "one"), update(2, -1, "")];
-        assert_eq!(net([updates].into_iter(), &mut HashMap::default(), |_| false), [update(2, 1, "two")]);
-    }
-}

@@ -9,6 +9,7 @@ mod driver;
 mod durable;
 mod flow;
 mod input;
+mod keeper;
 mod marks;
 mod output;
 mod patience;
@@ -25,13 +26,13 @@ use serde::{Deserialize, Serialize};
 use crate::message::{Message, Offset, Reason, SplitId};
 
 pub(crate) use dedup::DEFAULT_REMEMBER_IDS;
-#[cfg(test)]
-pub(crate) use durable::Keeper;
 pub(crate) use durable::Keeping;
 pub use durable::{Bincode, ItemCodec};
 pub use flow::Flow;
 pub(crate) use flow::{JobContext, run_worker};
 pub use input::Data;
+#[cfg(test)]
+pub(crate) use keeper::Keeper;
 pub(crate) use progress::Mark;
 pub use spec::Input;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes};
+use smallvec::{SmallVec, smallvec};
 
 use super::key::{Key, KeyHash};
 use crate::message::{Offset, SplitId};
@@ -20,6 +21,9 @@ const OWN_HASH: u8 = 2;
 
 /// Where a record came from.
 pub(crate) type Position = (SplitId, Offset);
+
+/// For each side, where its record came from. Mostly there are two.
+pub(crate) type BySide = SmallVec<[Option<Position>; 2]>;
 
 /// Small numbers for the splits that cards name. There are few splits and many cards.
 #[derive(Default)]
@@ -146,12 +150,13 @@ impl<'a> Card<'a> {
     }
 
     pub(crate) fn hash(self) -> KeyHash {
-        if !self.has(OWN_HASH) {
-            return KeyHash::of(self.key_bytes());
-        }
-        let mut hash = [0; size_of::<KeyHash>()];
-        hash.copy_from_slice(&self.bytes[REST..REST + size_of::<KeyHash>()]);
-        KeyHash(u128::from_le_bytes(hash))
+        self.own_hash().unwrap_or_else(|| KeyHash::of(self.key_bytes()))
+    }
+
+    /// The hash, if it is not the one of the bytes.
+    pub(crate) fn own_hash(self) -> Option<KeyHash> {
+        let (hash, _) = self.bytes[REST..].split_first_chunk().filter(|_| self.has(OWN_HASH))?;
+        Some(KeyHash(u128::from_le_bytes(*hash)))
     }
 
     pub(crate) fn key(self) -> Key {
@@ -159,8 +164,8 @@ impl<'a> Card<'a> {
     }
 
     /// For each of so many sides, where the record came from that the key was finished with.
-    pub(crate) fn by_side(self, sides: usize) -> Vec<Option<Position>> {
-        let mut positions = vec![None; sides];
+    pub(crate) fn by_side(self, sides: usize) -> BySide {
+        let mut positions: BySide = smallvec![None; sides];
         let mut present = (0..sides).filter(|side| self.sides() & 1 << side != 0);
         self.walk(self.positions(), |split, offset| {
             if let Some(side) = present.next() {
@@ -192,7 +197,7 @@ mod tests {
             let card = Card::new(bytes, &splits);
             assert_eq!((card.sides(), card.is_late(), card.dropped()), (0b101, true, 3));
             assert_eq!((card.key(), card.hash(), card.key_bytes()), (key.clone(), key.hash(), &key.bytes()[..]));
-            assert_eq!(card.by_side(3), positions);
+            assert_eq!(card.by_side(3)[..], positions);
             forget(bytes);
             assert!(!is_live(bytes));
         }

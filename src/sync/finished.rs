@@ -227,7 +227,7 @@ mod tests {
                 let card = finished.get(*slot).unwrap();
                 prop_assert_eq!((&card.key(), card.dropped()), (key, *dropped));
                 let number = u32::from_le_bytes(key.bytes()[..4].try_into().unwrap());
-                prop_assert_eq!(card.by_side(2), vec![Some(place(number)), None]);
+                prop_assert_eq!(&card.by_side(2)[..], &[Some(place(number)), None][..]);
             }
         }
     }

@@ -8,6 +8,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use super::card::Position;
@@ -100,8 +101,13 @@ pub(crate) struct Recorder {
     epoch: Epoch,
 }
 
-/// The items of a key that waits, before it is stepped.
-pub(crate) type Before = Vec<ItemId>;
+/// The items of a key that waits, before it is stepped: mostly a record or two.
+#[derive(Default)]
+pub(crate) struct Before {
+    items: SmallVec<[ItemId; 2]>,
+    /// Where the records of the first ones came from.
+    places: SmallVec<[(u8, Position); 2]>,
+}
 
 impl Recorder {
     pub(crate) fn new(keeping: Option<Keeping>) -> Self {
@@ -124,13 +130,18 @@ impl Recorder {
 
     /// The items of a key that waits.
     pub(crate) fn before<P>(&self, open: Option<&Open<P>>) -> Before {
-        match open.filter(|_| self.is_on()) {
-            Some(open) => {
-                let parts = open.held.parts().map(|part| waiting_id(part.side, (part.split, part.offset)));
-                parts.chain(held_id(&open.held, open.key.bytes())).collect()
+        let mut before = Before::default();
+        if let Some(open) = open.filter(|_| self.is_on()) {
+            for part in open.held.parts() {
+                let place = (part.side, (part.split, part.offset));
+                before.items.push(waiting_id(place.0, place.1));
+                before.places.push(place);
             }
-            None => Vec::new(),
+            if let Some(id) = held_id(&open.held, open.key.bytes()) {
+                before.items.push(id);
+            }
         }
+        before
     }
 
     fn goes(&mut self, id: ItemId) {
@@ -147,10 +158,10 @@ impl Recorder {
 
     /// Says of the records of an output which are items of a key that waited so, by side.
     pub(crate) fn refer<'e, P: 'e>(&self, before: &Before, entries: impl Iterator<Item = Option<&'e mut Entry<P>>>) {
-        for (side, entry) in (0..).zip(entries).filter(|_| !before.is_empty()) {
+        for (side, entry) in (0..).zip(entries).filter(|_| !before.places.is_empty()) {
             if let Some(entry) = entry {
-                let id = waiting_id(side, (entry.split, entry.offset));
-                entry.item = before.contains(&id).then_some(id);
+                let place = (side, (entry.split, entry.offset));
+                entry.item = before.places.iter().position(|known| *known == place).map(|at| before.items[at]);
             }
         }
     }
@@ -160,9 +171,9 @@ impl Recorder {
         if !self.is_on() {
             return;
         }
-        let after = self.before(Some(open));
+        let (before, after) = (before.items, self.before(Some(open)).items);
         before.iter().filter(|id| !after.contains(id)).for_each(|id| self.goes(*id));
-        let head = (open.key.hash(), open.key.bytes());
+        let head = parts(open.key.hash(), open.key.bytes());
         for (part, id) in open.held.parts().zip(&after).filter(|(_, id)| !before.contains(id)) {
             let Part { side, split, offset, timestamp, clock, deadline, .. } = *part;
             let times = WaitTimes { timestamp, clock, deadline };
@@ -176,7 +187,7 @@ impl Recorder {
 
     /// A key waits no more.
     pub(crate) fn waits_no_more(&mut self, before: Before) {
-        before.into_iter().for_each(|id| self.goes(id));
+        before.items.into_iter().for_each(|id| self.goes(id));
     }
 
     /// A key is finished, or more records came too late for it: its card says so.
@@ -184,7 +195,7 @@ impl Recorder {
         if let Some(card) = store.card(state).filter(|_| self.is_on()) {
             let (until, dropped, key) = (state.deadline(), card.dropped(), card.key_bytes());
             let id = keyed_id(FINISHED, key, [until, dropped.into()]);
-            let (head, late) = ((card.hash(), key), card.is_late());
+            let (head, late) = ((card.own_hash(), key), card.is_late());
             self.comes(id, |out| put_finished(head, late, until, dropped, &card.by_side(sides), out));
         }
     }
@@ -208,17 +219,16 @@ const OWN_HASH: u8 = 4;
 /// A bit beside the tag: delayed, or late.
 const FLAG: u8 = 8;
 
-/// A key: its hash and its canonical bytes.
-type KeyParts<'a> = (KeyHash, &'a [u8]);
+/// A key: its hash, if it is the caller's own, and its canonical bytes.
+type KeyParts<'a> = (Option<KeyHash>, &'a [u8]);
 
-fn parts_of(key: &Key) -> KeyParts<'_> {
-    (key.hash(), key.bytes())
+fn parts(hash: KeyHash, key: &[u8]) -> KeyParts<'_> {
+    (Some(hash).filter(|hash| *hash != KeyHash::of(key)), key)
 }
 
-fn put_head(tag: u8, flag: bool, (hash, key): KeyParts<'_>, out: &mut BytesMut) {
-    let own = hash != KeyHash::of(key);
-    out.put_u8(tag | if own { OWN_HASH } else { 0 } | if flag { FLAG } else { 0 });
-    if own {
+fn put_head(tag: u8, flag: bool, (own, key): KeyParts<'_>, out: &mut BytesMut) {
+    out.put_u8(tag | if own.is_some() { OWN_HASH } else { 0 } | if flag { FLAG } else { 0 });
+    if let Some(hash) = own {
         out.put_u128_le(hash.0);
     }
     varint::put(key.len() as u64, out);
@@ -291,11 +301,13 @@ impl<P: Payload> ItemCodec<Kept<P>> for KeptCodec {
     fn encode(&self, kept: &Kept<P>, out: &mut BytesMut) -> Bytes {
         match &kept.item {
             Some(Item::Waiting { key, side, split, offset, times, payload }) => {
-                put_waiting(parts_of(key), *side, (*split, *offset), *times, payload, out)
+                put_waiting(parts(key.hash(), key.bytes()), *side, (*split, *offset), *times, payload, out)
             }
-            Some(Item::Held { key, delayed, deadline, cap }) => put_held(parts_of(key), *delayed, *deadline, *cap, out),
+            Some(Item::Held { key, delayed, deadline, cap }) => {
+                put_held(parts(key.hash(), key.bytes()), *delayed, *deadline, *cap, out)
+            }
             Some(Item::Finished { key, late, until, dropped, positions }) => {
-                put_finished(parts_of(key), *late, *until, *dropped, positions, out)
+                put_finished(parts(key.hash(), key.bytes()), *late, *until, *dropped, positions, out)
             }
             None => Bytes::new(),
         }

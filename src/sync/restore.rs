@@ -129,7 +129,7 @@ mod tests {
                 let entry = self.kept.entry(id).or_default();
                 entry.0 += diff;
                 if diff > 0 {
-                    entry.1 = [bytes, rest].concat().into();
+                    entry.1 = [bytes, rest.map_or(Bytes::new(), |rest| *rest)].concat().into();
                 }
             }
             self.kept.retain(|_, (diff, _)| *diff != 0);

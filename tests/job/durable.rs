@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use syncline::broker::memory::MemoryBroker;
-use syncline::checkpoint::{Disk, DiskFile, FolderStore, LocalDisk, NewStore, inspect};
+use syncline::checkpoint::{Advice, Disk, DiskFile, FolderStore, LocalDisk, NewStore, inspect};
 use syncline::codec::Json;
 use syncline::dataflow::{Bincode, Flow, Input};
 use syncline::message::Offset;
@@ -53,18 +54,15 @@ impl DiskFile for FullFile {
 }
 
 impl Disk for FullDisk {
-    fn open_append(&self, path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)> {
-        let (file, len) = self.0.open_append(path)?;
+    fn open_append(&self, path: &Path, advice: Advice) -> io::Result<(Box<dyn DiskFile>, u64)> {
+        let (file, len) = self.0.open_append(path, advice)?;
         Ok((Box::new(FullFile(file, Arc::clone(&self.1))), len))
     }
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         self.room().and_then(|()| self.0.create_new(path, contents))
     }
-    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
-        self.0.read_from(path, position)
-    }
-    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
-        self.0.read_at(path, position, most)
+    fn read_at(&self, path: &Path, position: u64, most: u64, advice: Advice) -> io::Result<Bytes> {
+        self.0.read_at(path, position, most, advice)
     }
     fn sync_file(&self, path: &Path) -> io::Result<()> {
         self.0.sync_file(path)

@@ -9,8 +9,7 @@ use bytes::Bytes;
 
 use super::check_name;
 use crate::broker::outbox;
-use crate::checkpoint::Disk;
-use crate::checkpoint::disk::DiskFile;
+use crate::checkpoint::{Advice, Disk, DiskFile};
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::{Entity, Guarantee, OutputRecord, Prepared, Sink, Stored, Undelivered, Writer, WriterContext};
@@ -62,7 +61,7 @@ impl FileSink {
         let mut files = vec![];
         for name in &context.entities {
             let path = self.folder.join(format!("{name}-w{}.jsonl", context.slot.0));
-            let opened = self.disk.open_append(&path);
+            let opened = self.disk.open_append(&path, Advice::Normal);
             let (file, length) = opened.map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => {
                     let text =

@@ -129,7 +129,7 @@ pub fn range(random: &mut Random, lower: Epoch, num_slots: usize, published: Epo
             id: ItemId(id),
             diff,
             bytes: if diff >= 0 { bytes(id) } else { Bytes::new() },
-            rest: Bytes::new(),
+            rest: None,
         };
         let changes = changes.into_iter().map(|(collection, updates)| {
             let counts = |id: u128, diff: i64| diff != 0 || referred.contains(&(collection.clone(), id));

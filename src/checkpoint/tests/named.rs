@@ -340,3 +340,56 @@ fn compaction_runs_beside_appends_and_keeps_little() {
     let num_files = std::fs::read_dir(folder.path().join("segments")).unwrap().count();
     assert!(num_files < 120, "{num_files} files of {}", 2_000 * 50 / 1_000);
 }
+
+#[test]
+fn a_large_base_stays_until_a_part_of_it_is_gone() {
+    let disk = local();
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = Sizes { segment: 4_000, slack: 2_000, ..SMALL };
+    let mut stores = start(&disk, folder.path(), 1, false, sizes).unwrap();
+    let bases = || -> Vec<String> {
+        let names = disk.list(&folder.path().join("segments")).unwrap();
+        names.into_iter().filter(|name| name.contains("base")).collect()
+    };
+    let name = |number: u64| format!("{number:040}");
+    let mut round = 0;
+    // Appends a frame for each item that is added, or removed, until its log is in a base.
+    let mut compact = |items: std::ops::Range<u64>, diff: i64| {
+        for number in items {
+            let mut frame = Frame { published: round * 10, ..frame(round * 10, round * 10 + 10, &name(number)) };
+            let update = &mut frame.changes[0].updates[0];
+            update.diff = diff;
+            if diff < 0 {
+                update.bytes = Bytes::new();
+            }
+            stores[0].append(&frame).unwrap();
+            round += 1;
+        }
+        loop {
+            // Frames without anything, until there is enough.
+            for _ in 0..50 {
+                let (lower, upper) = (round * 10, round * 10 + 10);
+                stores[0].append(&Frame { lower, upper, published: lower, ..Frame::default() }).unwrap();
+                round += 1;
+            }
+            stores[0].roll().unwrap();
+            if stores[0].compactor().unwrap().run().unwrap() {
+                break;
+            }
+            assert!(round < 10_000);
+        }
+        bases()
+    };
+    let first = compact(0..400, 1);
+    assert!(first.len() > 2);
+    let large = &first[..first.len() - 1];
+    let second = compact(0..60, -1);
+    assert!(large.iter().all(|base| second.contains(base)), "{first:?} {second:?}");
+    let third = compact(60..160, -1);
+    assert!(large.iter().all(|base| third.contains(base)), "there were not so many removals in bases yet: {third:?}");
+    let fourth = compact(400..460, 1);
+    assert!(first.iter().all(|base| !fourth.contains(base)), "{first:?} {fourth:?}");
+    drop(stores);
+    let mut stores = start(&disk, folder.path(), 1, false, sizes).unwrap();
+    assert_eq!(items(&mut stores[0]), (160..460).map(name).collect::<Vec<_>>());
+}

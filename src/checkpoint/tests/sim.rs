@@ -9,7 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::super::disk::{Disk, DiskFile};
+use bytes::Bytes;
+
+use super::super::disk::{Advice, Disk, DiskFile};
 
 /// Numbers that look random and that the seed decides (splitmix64).
 #[derive(Clone, Debug)]
@@ -262,7 +264,7 @@ impl Drop for SimFile {
 }
 
 impl Disk for SimDisk {
-    fn open_append(&self, path: &Path) -> io::Result<(Box<dyn DiskFile>, u64)> {
+    fn open_append(&self, path: &Path, _advice: Advice) -> io::Result<(Box<dyn DiskFile>, u64)> {
         let mut state = self.lock();
         if let Some((_, error)) = state.call() {
             return Err(error);
@@ -287,11 +289,7 @@ impl Disk for SimDisk {
         failure.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    fn read_from(&self, path: &Path, position: u64) -> io::Result<Vec<u8>> {
-        self.read_at(path, position, u64::MAX)
-    }
-
-    fn read_at(&self, path: &Path, position: u64, most: u64) -> io::Result<Vec<u8>> {
+    fn read_at(&self, path: &Path, position: u64, most: u64, _advice: Advice) -> io::Result<Bytes> {
         let mut state = self.lock();
         if let Some((_, error)) = state.call() {
             return Err(error);
@@ -299,7 +297,7 @@ impl Disk for SimDisk {
         let data = &state.inodes[state.inode(path)?].data;
         let from = (position as usize).min(data.len());
         let to = from.saturating_add(most as usize).min(data.len());
-        Ok(data[from..to].to_vec())
+        Ok(Bytes::copy_from_slice(&data[from..to]))
     }
 
     fn sync_file(&self, path: &Path) -> io::Result<()> {
