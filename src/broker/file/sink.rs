@@ -61,22 +61,7 @@ impl FileSink {
         self.disk.create_folder(&self.folder).map_err(failed)?;
         let mut files = vec![];
         for name in &context.entities {
-            let path = self.folder.join(format!("{name}-w{}.jsonl", context.slot.0));
-            let opened = self.disk.open_append(&path);
-            let (file, length) = opened.map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => {
-                    let text =
-                        format!("file {path:?} is written by another job: give this one another folder or output");
-                    Error::new(ErrorKind::Write, text)
-                }
-                _ => {
-                    let text = format!("file {path:?} cannot be opened to be appended to");
-                    Error::new(ErrorKind::Write, text).with_source(error)
-                }
-            })?;
-            let mut file = OutputFile { path, file, published: length, clean: true };
-            file.cut_torn_line(&*self.disk)?;
-            files.push(file);
+            files.push(self.open_file(name, context)?);
         }
         if context.outbox {
             self.disk.sync_folder(&self.folder).map_err(failed)?;
@@ -90,6 +75,39 @@ impl FileSink {
             published: None,
             block: vec![],
         })
+    }
+
+    /// Opens the file of an output.
+    ///
+    /// Who may write is decided by the store, if there is one. A file that is held nevertheless belongs to an earlier run that lives
+    /// on and does not know yet, or to another job: it is left alone, and this run writes a file of its own beside it.
+    fn open_file(&self, name: &str, context: &WriterContext) -> Result<OutputFile> {
+        let path = self.folder.join(format!("{name}-w{}.jsonl", context.slot.0));
+        let opened = match self.disk.open_append(&path) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && context.outbox => {
+                let beside = self.folder.join(format!("{name}-w{}-r{}.jsonl", context.slot.0, context.run.0));
+                tracing::warn!(
+                    file = ?path,
+                    ?beside,
+                    "a file is still held by an earlier run, or by another job: this run writes beside it"
+                );
+                self.disk.open_append(&beside).map(|opened| (beside, opened))
+            }
+            opened => opened.map(|opened| (path.clone(), opened)),
+        };
+        let (path, (file, length)) = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                let text = format!("file {path:?} is written by another job: give this one another folder or output");
+                Error::new(ErrorKind::Write, text)
+            }
+            _ => {
+                let text = format!("file {path:?} cannot be opened to be appended to");
+                Error::new(ErrorKind::Write, text).with_source(error)
+            }
+        })?;
+        let mut file = OutputFile { path, file, published: length, clean: true };
+        file.cut_torn_line(&*self.disk)?;
+        Ok(file)
     }
 }
 
