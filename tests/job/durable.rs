@@ -216,6 +216,14 @@ fn while_the_disk_is_full_nothing_is_published_and_nothing_is_lost() {
 
 #[test]
 fn downtime_lets_no_deadline_pass_and_what_waits_comes_back_once() {
+    const HOUR: i64 = 3_600_000;
+    // The wall clock of the next run shows what has passed, or it is turned forward or back besides.
+    for jump in [0, HOUR, -HOUR, -2 * HOUR] {
+        downtime(Duration::from_millis(HOUR as u64), jump);
+    }
+}
+
+fn downtime(down: Duration, jump: i64) {
     const WINDOW: Duration = Duration::from_secs(20);
     let (pair, folder) = (Pair::new([2, 1], WINDOW), tempfile::tempdir().unwrap());
     let start = |workers| Running::start(pair.job().store(store(folder.path())), workers, pair.build());
@@ -226,13 +234,14 @@ fn downtime_lets_no_deadline_pass_and_what_waits_comes_back_once() {
     pair.until("it is committed, though it waits: the checkpoint has it", committed);
     job.stop().unwrap();
 
-    pair.clock.advance(Duration::from_secs(3600));
+    pair.clock.advance(down);
+    pair.clock.jump(jump);
     pair.give("one", 3);
     let job = start(3);
     pair.until("it is read", || job.status.snapshot().records_read == 1);
     pair.give("two", 1);
     pair.until("the pair is joined", || pair.values("joined").len() == 1);
-    assert_eq!(pair.values("delay"), [""; 0], "the hour fired a deadline");
+    assert_eq!(pair.values("delay"), [""; 0], "downtime fired a deadline, jump {jump}");
     assert_eq!(job.status.snapshot().records_read, 2, "what is in the checkpoint is not read again");
     turn_until(&pair.clock, "the others are given up at last", || pair.values("delay").len() == 2);
     job.stop().unwrap();
