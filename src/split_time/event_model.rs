@@ -92,6 +92,7 @@ impl Split {
 /// what waits.
 #[derive(Clone, Default)]
 struct Kept {
+    wall: u64,
     clock: u64,
     splits: Vec<Option<((u64, Option<bool>), usize, u64)>>,
     waiting: Vec<(u64, bool)>,
@@ -185,7 +186,7 @@ impl World {
         let count = self.splits.len();
         match action {
             Action::Produce(split, back) => self.produce(*split, START + self.now - back),
-            Action::Nonsense(split) => self.produce(*split, START + self.now + 10 * HOUR),
+            Action::Nonsense(split) => self.produce(*split, START + self.now + 1_000 * HOUR),
             Action::Read(split, most) => self.read(*split, *most)?,
             Action::Outage(split, away) => {
                 let split = &mut self.splits[split % count];
@@ -208,7 +209,7 @@ impl World {
             Action::Checkpoint => {
                 let keep = |split: &Split| (split.time.saved(), split.read, split.largest);
                 let splits = self.splits.iter().map(|split| split.known.then(|| keep(split))).collect();
-                self.kept = Kept { clock: self.clock, splits, waiting: self.waiting.clone() };
+                self.kept = Kept { wall: now.wall, clock: self.clock, splits, waiting: self.waiting.clone() };
             }
             Action::Restart { down, jump, produced } => self.restart(*down, *jump, produced),
         }
@@ -235,7 +236,8 @@ impl World {
         self.jump(jump);
         self.hands = ManualClock::new(self.hands.wall()); // the monotonic clock is another one, too
         self.steady = SteadyClock::new(Arc::new(self.hands.clone()));
-        let Kept { clock, splits, waiting } = self.kept.clone();
+        let Kept { wall, clock, splits, waiting } = self.kept.clone();
+        self.steady.raise(wall);
         (self.clock, self.waiting) = (clock, waiting);
         self.alignment = Alignment::new(self.alignment.max.map(|max| max.as_millis() as u64), count);
         for (index, split) in self.splits.iter_mut().enumerate() {

@@ -73,6 +73,7 @@ struct Waiting {
 /// What a checkpoint keeps. Splits that were not known then are not in it.
 #[derive(Clone, Default)]
 struct Kept {
+    wall: u64,
     clock: u64,
     up: u64,
     splits: Vec<Option<KeptSplit>>,
@@ -175,7 +176,8 @@ impl World {
             Action::Checkpoint => {
                 let keep = |split: &Split| KeptSplit { time: split.time.saved(), read: split.read, past: split.past };
                 let splits = self.splits.iter().map(|split| split.known.then(|| keep(split))).collect();
-                self.kept = Kept { clock: self.clock, up: self.up, splits, waiting: self.waiting.clone() };
+                self.kept =
+                    Kept { wall: now.wall, clock: self.clock, up: self.up, splits, waiting: self.waiting.clone() };
             }
             Action::Restart { down, jump, produced } => self.restart(*down, *jump, produced),
         }
@@ -196,7 +198,8 @@ impl World {
         self.hands.jump(down as i64 + jump);
         self.hands = ManualClock::new(self.hands.wall()); // the monotonic clock is another one, too
         self.steady = SteadyClock::new(Arc::new(self.hands.clone()));
-        let Kept { clock, up, splits, waiting } = self.kept.clone();
+        let Kept { wall, clock, up, splits, waiting } = self.kept.clone();
+        self.steady.raise(wall);
         (self.clock, self.up, self.waiting) = (clock, up, waiting);
         self.alignment = Alignment::new(self.alignment.max.map(|max| max.as_millis() as u64), count);
         for (index, split) in self.splits.iter_mut().enumerate() {

@@ -14,6 +14,7 @@ use syncline::broker::memory::MemoryBroker;
 use syncline::checkpoint::{Disk, DiskFile, FolderStore, LocalDisk, NewStore, inspect};
 use syncline::codec::Json;
 use syncline::dataflow::{Bincode, Flow, Input};
+use syncline::epoch::Clock;
 use syncline::message::Offset;
 use syncline::pacing::Pacing;
 use syncline::sink::NewSink;
@@ -248,6 +249,31 @@ fn downtime(down: Duration, jump: i64) {
     let totals = pair.tally.totals();
     assert_eq!((totals.counts.restored_records, totals.difference()), (2, 0), "{totals:?}");
     assert_eq!(pair.values("joined").len(), 1);
+}
+
+#[test]
+fn a_wall_clock_that_was_turned_back_meanwhile_holds_no_deadline() {
+    const WINDOW: Duration = Duration::from_secs(4);
+    let (pair, folder) = (Pair::new([1, 2], WINDOW), tempfile::tempdir().unwrap());
+    pair.trouble.hide(1);
+    let start = || Running::start(pair.job().store(store(folder.path())), 2, pair.build());
+    let job = start();
+    pair.join(0);
+    pair.wait_live(&job);
+    let given = pair.clock.wall();
+    pair.give("one", 1);
+    pair.until("a checkpoint has it", || pair.broker.committed("one", 0, GROUP) == Some(Offset(2)));
+    job.stop().unwrap();
+    let before = pair.clock.wall() - given;
+
+    pair.clock.jump(-7_200_000);
+    pair.trouble.show(1); // silent, and in no checkpoint
+    let begun = pair.clock.wall();
+    let job = start();
+    turn_until(&pair.clock, "it is given up", || pair.has_delayed(1));
+    let up = before + pair.clock.wall() - begun;
+    assert!(up >= WINDOW.as_millis() as u64, "after {up} ms");
+    job.stop().unwrap();
 }
 
 #[test]
