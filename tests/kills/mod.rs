@@ -4,10 +4,12 @@
 //! Would catch: an output that is published and in no checkpoint, an offset that is ahead of the state beside it, a cut that
 //! differs between workers, state that does not move with the number of workers, an outbox that nobody publishes.
 //!
-//! Runs that are stopped and wake up after another one has taken over are in `zombie.rs`.
+//! Outputs in a broker are in `kafka.rs`, runs that are stopped and wake up after another one has taken over in `zombie.rs`.
 //!
 //! `SYNCLINE_KILLS` is the number of kills (default 150), `SYNCLINE_SEED` where the dice begin.
 
+#[cfg(feature = "kafka")]
+mod kafka;
 mod zombie;
 
 use std::collections::BTreeSet;
