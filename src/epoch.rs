@@ -113,6 +113,15 @@ impl SteadyClock {
         let last = (clock.wall(), clock.monotonic());
         SteadyClock { clock, last: Mutex::new(last) }
     }
+
+    /// Goes on from this wall time, in milliseconds since the Unix epoch, if that is later: so late it has been already, on the
+    /// clock of an earlier run.
+    pub fn raise(&self, wall: u64) {
+        let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if wall > last.0 {
+            *last = (wall, self.clock.monotonic());
+        }
+    }
 }
 
 impl Clock for SteadyClock {
@@ -149,6 +158,10 @@ mod tests {
             steady.wall()
         };
         assert_eq!([after(0, 5), after(-500, 5), after(0, 5), after(1_000, 5)], [1_005, 1_010, 1_015, 1_520]);
+        steady.raise(1_000);
+        assert_eq!(after(0, 5), 1_525);
+        steady.raise(2_000);
+        assert_eq!([after(0, 5), after(400, 5), after(1_000, 5)], [2_005, 2_010, 2_940]);
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl std::fmt::Debug for Job {
 impl Job {
     /// A job with the system's clock, no store, and the clock of `--clock auto` with a window of a minute.
     pub fn new(name: impl Into<String>) -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(Arc::new(SystemClock::new())));
+        let clock = Arc::new(SteadyClock::new(Arc::new(SystemClock::new())));
         let started = clock.wall();
         Job {
             context: JobContext {

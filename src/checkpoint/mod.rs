@@ -58,6 +58,8 @@ mod manifest;
 mod outbox;
 mod place;
 mod recover;
+#[cfg(test)]
+pub(crate) mod sim;
 mod still;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,6 @@
 mod histories;
 mod model;
 mod named;
-mod sim;
 mod together;
 
 use std::path::Path;
@@ -12,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::compact::Sizes;
+use super::sim;
 use super::*;
 
 /// Many small segments, so that a few frames are enough to fill them.

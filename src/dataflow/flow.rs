@@ -31,7 +31,7 @@ use crate::dataflow::spec::Input;
 use crate::dataflow::start;
 use crate::dataflow::wake::Waker;
 use crate::dataflow::{Arrived, Gauges, Read, Rejected, TIMED, Tick};
-use crate::epoch::{Clock, Epoch, SystemClock};
+use crate::epoch::{Clock, Epoch, SteadyClock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Status;
 use crate::pacing::{Pacer, Pacing};
@@ -43,7 +43,7 @@ use crate::split_time::TimeMode;
 
 /// What all workers of a process share.
 pub(crate) struct JobContext {
-    pub clock: Arc<dyn Clock>,
+    pub clock: Arc<SteadyClock>,
     pub control: Control,
     pub status: Arc<Status>,
     pub pacing: Pacing,
@@ -67,7 +67,7 @@ pub(crate) struct JobContext {
 impl JobContext {
     /// How long the threads that publish and checkpoint try.
     pub fn patience(&self) -> Patience {
-        let (clock, control, status) = (Arc::clone(&self.clock), self.control.clone(), Arc::clone(&self.status));
+        let (clock, control, status) = (self.clock.clone(), self.control.clone(), Arc::clone(&self.status));
         Patience { retry: self.retry, clock, control, status }
     }
 }
@@ -129,7 +129,7 @@ impl<'s> Flow<'s> {
             ordinal: index,
             worker: self.scope.index(),
             peers: self.scope.peers(),
-            clock: Arc::clone(&context.clock),
+            clock: context.clock.clone(),
             control: context.control.clone(),
             status: Arc::clone(&context.status),
             wake: self.wake.nudge(),
@@ -324,6 +324,9 @@ fn build_worker(
     let keeps = store.keeps();
     let index = worker.index();
     let wake = Waker::new();
+    // Epochs are wall time. Where the wall clock was turned back meanwhile, a split that is new or was silent would hold the job's
+    // clock, and so every deadline, until it comes to where it was.
+    context.clock.raise(restored.above);
     let epoch = context.clock.wall().max(restored.above + 1);
     let rebuild = restored.any.then_some(restored.upper);
     heard.restore(rebuild, restored.clock);
@@ -392,7 +395,7 @@ fn build_worker(
             flow.intakes.borrow_mut().iter_mut().for_each(|intake| intake.advance_to(epoch));
             let driver = Driver {
                 worker: index,
-                clock: Arc::clone(&context.clock),
+                clock: context.clock.clone(),
                 control: context.control.clone(),
                 pacer: Pacer::new(context.pacing, context.clock.monotonic()),
                 pacing: context.pacing,

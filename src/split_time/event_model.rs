@@ -1,8 +1,9 @@
 //! Event time against a plain model of its rules, on random scripts of reading with disorder, silence, outages, ends, late
-//! splits, timestamps of the future and jumps of the wall clock. Each family of checks would catch its own fault:
+//! splits, timestamps of the future, jumps of the wall clock, and restarts from a checkpoint after any downtime. Each family of
+//! checks would catch its own fault:
 //!
-//! * the clock is not what the text says: a silent split holds it too long or too short a time, an outage or a pause counts as
-//!   silence, the wall clock or a timestamp of the future moves it;
+//! * the clock is not what the text says: a silent split holds it too long or too short a time, an outage, a pause or downtime
+//!   counts as silence, the wall clock or a timestamp of the future moves it;
 //! * a record is given up while a message within the disorder that could have matched it waits in a broker;
 //! * a record is never given up although time goes on elsewhere: a silent or ended split holds the clock;
 //! * the clock goes back, or goes on where every split is silent;
@@ -49,6 +50,11 @@ enum Action {
     Report,
     /// The state has become large, or small.
     Fill(bool),
+    /// What is known now becomes durable.
+    Checkpoint,
+    /// The job ends, and after so many milliseconds goes on from the last checkpoint, on a machine whose wall clock is off by so many.
+    /// Meanwhile messages are produced, each at a thousandth of the time and less a disorder.
+    Restart { down: u64, jump: i64, produced: Vec<(usize, u64, u64)> },
 }
 
 /// A message in a broker: its timestamp, and when it was produced.
@@ -82,8 +88,19 @@ impl Split {
     }
 }
 
+/// What a checkpoint keeps: the clock, of each split that was known the time, how far it was read and the largest timestamp, and
+/// what waits.
+#[derive(Clone, Default)]
+struct Kept {
+    wall: u64,
+    clock: u64,
+    splits: Vec<Option<((u64, Option<bool>), usize, u64)>>,
+    waiting: Vec<(u64, bool)>,
+}
+
 struct World {
     splits: Vec<Split>,
+    kept: Kept,
     /// True milliseconds since the start.
     now: u64,
     jumped: i64,
@@ -169,7 +186,7 @@ impl World {
         let count = self.splits.len();
         match action {
             Action::Produce(split, back) => self.produce(*split, START + self.now - back),
-            Action::Nonsense(split) => self.produce(*split, START + self.now + 10 * HOUR),
+            Action::Nonsense(split) => self.produce(*split, START + self.now + 1_000 * HOUR),
             Action::Read(split, most) => self.read(*split, *most)?,
             Action::Outage(split, away) => {
                 let split = &mut self.splits[split % count];
@@ -185,16 +202,52 @@ impl World {
                     split.known = true;
                 }
             }
-            Action::Jump(by) => {
-                let by = (self.jumped + by).clamp(-(HOUR as i64), HOUR as i64) - self.jumped;
-                self.jumped += by;
-                self.hands.jump(by);
-            }
+            Action::Jump(by) => self.jump(*by),
             Action::Sleep(steps) => self.pass(steps * STEP),
             Action::Report => self.align(true)?,
             Action::Fill(full) => self.alignment.full = *full,
+            Action::Checkpoint => {
+                let keep = |split: &Split| (split.time.saved(), split.read, split.largest);
+                let splits = self.splits.iter().map(|split| split.known.then(|| keep(split))).collect();
+                self.kept = Kept { wall: now.wall, clock: self.clock, splits, waiting: self.waiting.clone() };
+            }
+            Action::Restart { down, jump, produced } => self.restart(*down, *jump, produced),
         }
         Ok(())
+    }
+
+    fn jump(&mut self, by: i64) {
+        let by = (self.jumped + by).clamp(-(HOUR as i64), HOUR as i64) - self.jumped;
+        self.jumped += by;
+        self.hands.jump(by);
+    }
+
+    fn restart(&mut self, down: u64, jump: i64, produced: &[(usize, u64, u64)]) {
+        let (begin, count) = (self.now, self.splits.len());
+        let mut produced: Vec<_> =
+            produced.iter().map(|(split, at, back)| (begin + down * at / 1_000, split % count, back)).collect();
+        produced.sort_unstable();
+        for (at, split, back) in produced {
+            self.now = at;
+            self.produce(split, START + at - back);
+        }
+        self.now = begin + down;
+        self.hands.jump(down as i64);
+        self.jump(jump);
+        self.hands = ManualClock::new(self.hands.wall()); // the monotonic clock is another one, too
+        self.steady = SteadyClock::new(Arc::new(self.hands.clone()));
+        let Kept { wall, clock, splits, waiting } = self.kept.clone();
+        self.steady.raise(wall);
+        (self.clock, self.waiting) = (clock, waiting);
+        self.alignment = Alignment::new(self.alignment.max.map(|max| max.as_millis() as u64), count);
+        for (index, split) in self.splits.iter_mut().enumerate() {
+            split.time = new_time();
+            (split.read, split.largest, split.silent) = (0, 0, None);
+            if let Some((time, read, largest)) = splits.get(index).copied().flatten() {
+                split.time.restore(time);
+                (split.read, split.largest) = (read, largest);
+            }
+        }
     }
 
     /// Lets a step of time pass, and what waits expire.
@@ -224,6 +277,21 @@ impl World {
     }
 }
 
+fn new_time() -> SplitTime {
+    let mode = TimeMode::Event {
+        max_disorder: Duration::from_millis(DISORDER),
+        idle_after: Duration::from_millis(IDLE_AFTER),
+    };
+    SplitTime::new(mode, Duration::from_millis(MAX_AHEAD))
+}
+
+fn restart(split: impl Strategy<Value = usize>) -> impl Strategy<Value = Action> {
+    let down = prop_oneof![0u64..5_000, Just(HOUR), 0..3 * HOUR];
+    let jump = prop_oneof![2 => Just(0), 1 => Just(HOUR as i64), 1 => Just(-(HOUR as i64)), 1 => -30_000i64..30_000];
+    let produced = prop::collection::vec((split, 0u64..1_000, 0..=DISORDER), 0..5);
+    (down, jump, produced).prop_map(|(down, jump, produced)| Action::Restart { down, jump, produced })
+}
+
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let split = 0usize..3;
     let action = prop_oneof![
@@ -231,12 +299,14 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => split.clone().prop_map(Action::Nonsense),
         16 => (split.clone(), 1usize..6).prop_map(|(split, most)| Action::Read(split, most)),
         2 => (split.clone(), any::<bool>()).prop_map(|(split, away)| Action::Outage(split, away)),
-        1 => split.prop_map(Action::End),
+        1 => split.clone().prop_map(Action::End),
         1 => Just(Action::Find),
         1 => prop_oneof![Just(HOUR as i64), Just(-(HOUR as i64)), -30_000i64..30_000].prop_map(Action::Jump),
         2 => (1u64..60).prop_map(Action::Sleep),
         8 => Just(Action::Report),
         1 => any::<bool>().prop_map(Action::Fill),
+        3 => Just(Action::Checkpoint),
+        1 => restart(split),
     ];
     prop::collection::vec(action, 1..400)
 }
@@ -250,12 +320,8 @@ proptest! {
         backlog in prop::collection::vec(0u64..600_000, 0..20),
         drift in prop_oneof![Just(None), (1u64..40_000).prop_map(Some)],
     ) {
-        let mode = TimeMode::Event {
-            max_disorder: Duration::from_millis(DISORDER),
-            idle_after: Duration::from_millis(IDLE_AFTER),
-        };
         let new = |known: bool| Split {
-            time: SplitTime::new(mode, Duration::from_millis(MAX_AHEAD)),
+            time: new_time(),
             log: vec![],
             read: 0,
             away: false,
@@ -267,6 +333,7 @@ proptest! {
         let hands = ManualClock::new(START);
         let mut world = World {
             splits: vec![new(true), new(true), new(false)],
+            kept: Kept::default(),
             now: 0,
             jumped: 0,
             steady: SteadyClock::new(Arc::new(hands.clone())),

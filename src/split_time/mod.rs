@@ -14,7 +14,8 @@
 //! `idle_after` is left out until it has something again.
 //!
 //! A split time never goes back. The wall clock may jump: a jump interrupts caught-up time, so that no deadline passes by it. What is
-//! less than a second is taken for slewing, and may make a window that much shorter or longer.
+//! less than a second is taken for slewing, and may make a window that much shorter or longer. Nor does the wall clock of a run go back,
+//! or begin before that of the run whose checkpoint it goes on from ([`SteadyClock`](crate::epoch::SteadyClock)).
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! The clock against the promise it makes, on random scripts of reading, silence, outages, ends, late splits and jumps of the
-//! wall clock. Each family of checks would catch its own fault:
+//! The clock against the promise it makes, on random scripts of reading, silence, outages, ends, late splits, jumps of the wall
+//! clock, and restarts from a checkpoint after any downtime. Each family of checks would catch its own fault:
 //!
 //! * a record is given up while a message that could have matched it still waits in a broker: time passed in a backlog, an
 //!   outage or a pause;
-//! * a record is given up before its window has really passed: a jump of the wall clock fired deadlines;
+//! * a record is given up before its window has really passed: a jump of the wall clock fired deadlines, or downtime did;
 //! * a record is never given up although nothing more comes: a silent topic, or an ended split, holds the clock;
 //! * the clock goes back;
 //! * splits that are ahead wait for others for ever.
@@ -20,7 +20,8 @@ use crate::source::Evidence;
 
 const WINDOW: u64 = 20_000;
 const STEP: u64 = 250;
-const START: u64 = 10_000_000;
+const START: u64 = 1_000_000_000;
+const HOUR: u64 = 3_600_000;
 
 #[derive(Clone, Debug)]
 enum Action {
@@ -42,6 +43,11 @@ enum Action {
     Report,
     /// The state has become large, or small.
     Fill(bool),
+    /// What is known now becomes durable.
+    Checkpoint,
+    /// The job ends, and after so many milliseconds goes on from the last checkpoint, on a machine whose wall clock is off by so many.
+    /// Meanwhile messages are produced, each at a thousandth of the time.
+    Restart { down: u64, jump: i64, produced: Vec<(usize, u64)> },
 }
 
 struct Split {
@@ -57,16 +63,37 @@ struct Split {
 }
 
 /// A record that waits for its deadline.
+#[derive(Clone)]
 struct Waiting {
     deadline: u64,
-    /// When it was read, if its split was caught up then: its window counts from there.
+    /// The uptime when it was read, if its split was caught up then: its window counts from there.
     live_since: Option<u64>,
+}
+
+/// What a checkpoint keeps. Splits that were not known then are not in it.
+#[derive(Clone, Default)]
+struct Kept {
+    wall: u64,
+    clock: u64,
+    up: u64,
+    splits: Vec<Option<KeptSplit>>,
+    waiting: Vec<Waiting>,
+}
+
+#[derive(Clone, Copy)]
+struct KeptSplit {
+    time: (u64, Option<bool>),
+    read: usize,
+    past: u64,
 }
 
 struct World {
     splits: Vec<Split>,
+    kept: Kept,
     /// True milliseconds since the start.
     now: u64,
+    /// How long the job has been up in all, as far as checkpoints and this run know.
+    up: u64,
     hands: ManualClock,
     steady: SteadyClock,
     clock: u64,
@@ -82,6 +109,7 @@ impl World {
 
     fn pass(&mut self, ms: u64) {
         self.now += ms;
+        self.up += ms;
         self.hands.advance(Duration::from_millis(ms));
         self.steady.wall(); // somebody looks at it all the time
     }
@@ -119,7 +147,7 @@ impl World {
                     let live = split.time.is_caught_up(now);
                     let arrival = split.time.read(Some(*timestamp), now, self.clock);
                     let deadline = (arrival.base + WINDOW).max(self.clock);
-                    self.waiting.push(Waiting { deadline, live_since: live.then_some(self.now) });
+                    self.waiting.push(Waiting { deadline, live_since: live.then_some(self.up) });
                     split.past = split.past.max((*timestamp).min(now.wall));
                     split.read += 1;
                 }
@@ -145,8 +173,43 @@ impl World {
             Action::Sleep(steps) => self.pass(steps * STEP),
             Action::Report => self.align(true)?,
             Action::Fill(full) => self.alignment.full = *full,
+            Action::Checkpoint => {
+                let keep = |split: &Split| KeptSplit { time: split.time.saved(), read: split.read, past: split.past };
+                let splits = self.splits.iter().map(|split| split.known.then(|| keep(split))).collect();
+                self.kept =
+                    Kept { wall: now.wall, clock: self.clock, up: self.up, splits, waiting: self.waiting.clone() };
+            }
+            Action::Restart { down, jump, produced } => self.restart(*down, *jump, produced),
         }
         Ok(())
+    }
+
+    fn restart(&mut self, down: u64, jump: i64, produced: &[(usize, u64)]) {
+        let count = self.splits.len();
+        let mut produced: Vec<_> =
+            produced.iter().map(|(split, at)| (self.now + down * at / 1_000, split % count)).collect();
+        produced.sort_unstable();
+        for (at, split) in produced {
+            if !self.splits[split].ended {
+                self.splits[split].log.push(START + at);
+            }
+        }
+        self.now += down;
+        self.hands.jump(down as i64 + jump);
+        self.hands = ManualClock::new(self.hands.wall()); // the monotonic clock is another one, too
+        self.steady = SteadyClock::new(Arc::new(self.hands.clone()));
+        let Kept { wall, clock, up, splits, waiting } = self.kept.clone();
+        self.steady.raise(wall);
+        (self.clock, self.up, self.waiting) = (clock, up, waiting);
+        self.alignment = Alignment::new(self.alignment.max.map(|max| max.as_millis() as u64), count);
+        for (index, split) in self.splits.iter_mut().enumerate() {
+            split.time = new_time();
+            (split.read, split.past) = (0, 0);
+            if let Some(kept) = splits.get(index).copied().flatten() {
+                split.time.restore(kept.time);
+                (split.read, split.past) = (kept.read, kept.past);
+            }
+        }
     }
 
     /// Lets a step of time pass, and what waits expire.
@@ -175,11 +238,22 @@ impl World {
             let base = record.deadline - WINDOW;
             let quiet = self.splits.iter().any(|split| split.known && !split.ended && split.past <= base);
             if let Some(since) = record.live_since.filter(|_| quiet) {
-                prop_assert!(self.now - since + 2 * JUMP_MS >= WINDOW, "read at {since}, given up at {}", self.now);
+                prop_assert!(self.up - since + 2 * JUMP_MS >= WINDOW, "read at {since}, given up at {}", self.up);
             }
         }
         Ok(())
     }
+}
+
+fn new_time() -> SplitTime {
+    SplitTime::new(TimeMode::Auto { window: Duration::from_millis(WINDOW) }, Duration::from_millis(HOUR))
+}
+
+fn restart(split: impl Strategy<Value = usize>) -> impl Strategy<Value = Action> {
+    let down = prop_oneof![0u64..5_000, Just(HOUR), 0..3 * HOUR];
+    let jump = prop_oneof![2 => Just(0), 1 => Just(HOUR as i64), 1 => Just(-(HOUR as i64)), 1 => -30_000i64..30_000];
+    let produced = prop::collection::vec((split, 0u64..1_000), 0..5);
+    (down, jump, produced).prop_map(|(down, jump, produced)| Action::Restart { down, jump, produced })
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
@@ -188,12 +262,14 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         8 => split.clone().prop_map(Action::Produce),
         16 => (split.clone(), 1usize..6).prop_map(|(split, most)| Action::Read(split, most)),
         2 => (split.clone(), any::<bool>()).prop_map(|(split, away)| Action::Outage(split, away)),
-        1 => split.prop_map(Action::End),
+        1 => split.clone().prop_map(Action::End),
         1 => Just(Action::Find),
-        1 => prop_oneof![Just(3_600_000), Just(-3_600_000), -30_000i64..30_000].prop_map(Action::Jump),
+        1 => prop_oneof![Just(HOUR as i64), Just(-(HOUR as i64)), -30_000i64..30_000].prop_map(Action::Jump),
         2 => (1u64..60).prop_map(Action::Sleep),
         8 => Just(Action::Report),
         1 => any::<bool>().prop_map(Action::Fill),
+        3 => Just(Action::Checkpoint),
+        1 => restart(split),
     ];
     prop::collection::vec(action, 1..400)
 }
@@ -208,7 +284,7 @@ proptest! {
         drift in prop_oneof![Just(None), (1u64..40_000).prop_map(Some)],
     ) {
         let new = |known: bool| Split {
-            time: SplitTime::new(TimeMode::Auto { window: Duration::from_millis(WINDOW) }, Duration::from_secs(3600)),
+            time: new_time(),
             log: vec![],
             read: 0,
             away: false,
@@ -219,7 +295,9 @@ proptest! {
         let hands = ManualClock::new(START);
         let mut world = World {
             splits: vec![new(true), new(true), new(false)],
+            kept: Kept::default(),
             now: 0,
+            up: 0,
             steady: SteadyClock::new(Arc::new(hands.clone())),
             hands,
             clock: 0,

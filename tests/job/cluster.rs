@@ -23,7 +23,8 @@ use syncline::{Error, ErrorKind, Job, Result};
 use super::support::{GROUP, Gate, Log, Running, Trouble, copy, copy_inputs, options, sink, source, until};
 use crate::cluster::free_ports;
 
-fn configs() -> [timely::Config; 2] {
+/// Two processes of one worker each.
+pub fn configs() -> [timely::Config; 2] {
     let addresses: Vec<String> = free_ports(2).iter().map(|port| format!("127.0.0.1:{port}")).collect();
     [0, 1].map(|process| timely::Config {
         communication: timely::CommunicationConfig::Cluster {

@@ -15,6 +15,7 @@ use syncline::broker::memory::MemoryBroker;
 use syncline::checkpoint::{Advice, Disk, DiskFile, FolderStore, LocalDisk, NewStore, inspect};
 use syncline::codec::Json;
 use syncline::dataflow::{Bincode, Flow, Input};
+use syncline::epoch::Clock;
 use syncline::message::Offset;
 use syncline::pacing::Pacing;
 use syncline::sink::NewSink;
@@ -214,6 +215,14 @@ fn while_the_disk_is_full_nothing_is_published_and_nothing_is_lost() {
 
 #[test]
 fn downtime_lets_no_deadline_pass_and_what_waits_comes_back_once() {
+    const HOUR: i64 = 3_600_000;
+    // The wall clock of the next run shows what has passed, or it is turned forward or back besides.
+    for jump in [0, HOUR, -HOUR, -2 * HOUR] {
+        downtime(Duration::from_millis(HOUR as u64), jump);
+    }
+}
+
+fn downtime(down: Duration, jump: i64) {
     const WINDOW: Duration = Duration::from_secs(20);
     let (pair, folder) = (Pair::new([2, 1], WINDOW), tempfile::tempdir().unwrap());
     let start = |workers| Running::start(pair.job().store(store(folder.path())), workers, pair.build());
@@ -224,19 +233,45 @@ fn downtime_lets_no_deadline_pass_and_what_waits_comes_back_once() {
     pair.until("it is committed, though it waits: the checkpoint has it", committed);
     job.stop().unwrap();
 
-    pair.clock.advance(Duration::from_secs(3600));
+    pair.clock.advance(down);
+    pair.clock.jump(jump);
     pair.give("one", 3);
     let job = start(3);
     pair.until("it is read", || job.status.snapshot().records_read == 1);
     pair.give("two", 1);
     pair.until("the pair is joined", || pair.values("joined").len() == 1);
-    assert_eq!(pair.values("delay"), [""; 0], "the hour fired a deadline");
+    assert_eq!(pair.values("delay"), [""; 0], "downtime fired a deadline, jump {jump}");
     assert_eq!(job.status.snapshot().records_read, 2, "what is in the checkpoint is not read again");
     turn_until(&pair.clock, "the others are given up at last", || pair.values("delay").len() == 2);
     job.stop().unwrap();
     let totals = pair.tally.totals();
     assert_eq!((totals.counts.restored_records, totals.difference()), (2, 0), "{totals:?}");
     assert_eq!(pair.values("joined").len(), 1);
+}
+
+#[test]
+fn a_wall_clock_that_was_turned_back_meanwhile_holds_no_deadline() {
+    const WINDOW: Duration = Duration::from_secs(4);
+    let (pair, folder) = (Pair::new([1, 2], WINDOW), tempfile::tempdir().unwrap());
+    pair.trouble.hide(1);
+    let start = || Running::start(pair.job().store(store(folder.path())), 2, pair.build());
+    let job = start();
+    pair.join(0);
+    pair.wait_live(&job);
+    let given = pair.clock.wall();
+    pair.give("one", 1);
+    pair.until("a checkpoint has it", || pair.broker.committed("one", 0, GROUP) == Some(Offset(2)));
+    job.stop().unwrap();
+    let before = pair.clock.wall() - given;
+
+    pair.clock.jump(-7_200_000);
+    pair.trouble.show(1); // silent, and in no checkpoint
+    let begun = pair.clock.wall();
+    let job = start();
+    turn_until(&pair.clock, "it is given up", || pair.has_delayed(1));
+    let up = before + pair.clock.wall() - begun;
+    assert!(up >= WINDOW.as_millis() as u64, "after {up} ms");
+    job.stop().unwrap();
 }
 
 #[test]

@@ -17,6 +17,7 @@ use syncline::epoch::ManualClock;
 use syncline::message::Reason;
 use syncline::{ErrorKind, Job};
 
+use super::cluster::configs;
 use super::pair::Pair;
 use super::support::{GROUP, Gate, Log, Running, START, Trouble, copy_inputs, eager, sink, source, turn_until, until};
 use crate::model::random::Random;
@@ -61,10 +62,19 @@ impl Copy {
     }
 
     fn run(&self, job: Job, workers: usize) -> Running {
+        self.run_as(job, timely::Config::process(workers))
+    }
+
+    fn run_as(&self, job: Job, config: timely::Config) -> Running {
         let jobs = source(&self.broker, "jobs", &Log::default(), &self.trouble);
         let sink = sink(&self.broker, &Log::default(), &self.gate, &self.sink_trouble);
         let input = Input::new("jobs", jobs, Arc::new(|| Box::new(Raw))).remember_ids(Duration::from_secs(2));
-        Running::start(job, workers, copy_inputs(vec![input], &sink))
+        Running::start_as(job, config, copy_inputs(vec![input], &sink))
+    }
+
+    /// Two processes, as threads of this one.
+    fn run_two(&self, job: impl Fn() -> Job) -> [Running; 2] {
+        configs().map(|config| self.run_as(job(), config))
     }
 
     /// With a store.
@@ -168,6 +178,54 @@ fn another_worker_drops_it_too_also_without_a_store() {
     copy.wait_drained();
     until("it is counted", || redelivered(&running) == 100);
     running.stop().unwrap();
+    copy.check_once(100);
+}
+
+fn stop_two([one, two]: [Running; 2]) {
+    one.stop().unwrap();
+    two.join().unwrap(); // it was told
+}
+
+#[test]
+fn another_process_drops_it_too() {
+    let copy = Copy { gate: Gate::new(false), ..Copy::new(100) };
+    copy.trouble.hide(1);
+    let running = copy.run_two(|| copy.job());
+    running[0].wait_read(100); // all on link 0
+    copy.trouble.hide(0);
+    copy.trouble.show(1);
+    until("link 0 is left", || copy.trouble.removed() == 1);
+    copy.broker.crash_clients();
+    running[1].wait_read(100); // on link 1
+    copy.gate.open();
+    copy.wait_drained();
+    until("they are counted", || running.iter().map(redelivered).sum::<u64>() == 100);
+    stop_two(running);
+    copy.check_once(100);
+}
+
+#[test]
+fn another_number_of_processes_drops_what_was_put_out() {
+    let copy = Copy::new(100);
+    let stored = || copy.job().store(store(copy.folder.path()));
+    copy.trouble.fail_commits(true);
+    let running = copy.run_two(stored);
+    until("all is put out", || copy.counts().len() == 100);
+    stop_two(running);
+    until("all is taken back", || copy.broker.waiting("jobs") == (100, 0));
+    copy.trouble.fail_commits(false);
+    for processes in [2, 1, 2] {
+        let running = match processes {
+            1 => vec![copy.start(3)],
+            _ => copy.run_two(stored).into(),
+        };
+        copy.wait_drained();
+        until("they are counted", || running.iter().map(redelivered).sum::<u64>() == 100);
+        running[0].control.stop();
+        running.into_iter().for_each(|running| running.join().unwrap());
+        copy.broker.forget_acks("jobs", 100);
+        until("they are ready again", || copy.broker.waiting("jobs") == (100, 0));
+    }
     copy.check_once(100);
 }
 

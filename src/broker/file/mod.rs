@@ -38,6 +38,13 @@
 //! published before, and the error is worth a retry. Files are synced only if a checkpoint keeps an outbox: without one
 //! nothing is durable anyway. [`Guarantee::AtLeastOnce`].
 //!
+//! Where a range begins in its files is in the checkpoint with it. So a run that goes on writes only what a crash has left out, after it
+//! has cut off what was torn; and each line is there once, as long as nobody else has changed the file, or taken the job over.
+//!
+//! A file has one writer. Without a store the second one is refused. With one, the run that has claimed it goes on: where an earlier
+//! run is alive, perhaps stopped, and holds its files, run R writes `NAME-wN-rR.jsonl` beside them. What the earlier one may still
+//! append, when it wakes up, is what was durable when it was taken over, and so is repeated by run R.
+//!
 //! Limits: split numbers below 2^24; a line in memory as a whole. Needs a Unix file system, because files are told apart by their
 //! inodes. The conformance suite skips what files do not have: keys, headers, timestamps, tombstones, line ends in values,
 //! groups, transactions, unknown topics (an empty list) and connections.
@@ -60,8 +67,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::sink::NewSink;
 use crate::source::{NewSource, OnLost};
 
+#[cfg(test)]
+mod histories;
 mod lines;
 mod listing;
+mod output;
 mod reader;
 mod sink;
 mod source;

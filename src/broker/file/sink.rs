@@ -1,21 +1,18 @@
 //! The sink: one file of JSON lines per output and slot.
 
 use std::collections::VecDeque;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::check_name;
+use super::output::{BLOCK, OutputFile, Place, failed, put_places, take_places};
 use crate::broker::outbox;
-use crate::checkpoint::{Advice, Disk, DiskFile};
+use crate::checkpoint::Disk;
 use crate::epoch::Epoch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::{Entity, Guarantee, OutputRecord, Prepared, Sink, Stored, Undelivered, Writer, WriterContext};
-
-/// How much is given to the system at a time, in bytes. Smaller means more calls; larger, a buffer that fits into no cache.
-const BLOCK: usize = 256 << 10;
 
 pub(super) struct FileSink {
     disk: Arc<dyn Disk>,
@@ -55,32 +52,15 @@ impl FileSink {
         if !problems.is_empty() {
             return Err(Error::config(&problems));
         }
-        let failed =
-            |error| Error::new(ErrorKind::Write, format!("folder {:?} cannot be made", self.folder)).with_source(error);
-        self.disk.create_folder(&self.folder).map_err(failed)?;
-        let mut files = vec![];
-        for name in &context.entities {
-            let path = self.folder.join(format!("{name}-w{}.jsonl", context.slot.0));
-            let opened = self.disk.open_append(&path, Advice::Normal);
-            let (file, length) = opened.map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock => {
-                    let text =
-                        format!("file {path:?} is written by another job: give this one another folder or output");
-                    Error::new(ErrorKind::Write, text)
-                }
-                _ => {
-                    let text = format!("file {path:?} cannot be opened to be appended to");
-                    Error::new(ErrorKind::Write, text).with_source(error)
-                }
-            })?;
-            let mut file = OutputFile { path, file, published: length, clean: true };
-            file.cut_torn_line(&*self.disk)?;
-            files.push(file);
-        }
+        let folder = format!("folder {:?}", self.folder);
+        self.disk.create_folder(&self.folder).map_err(|error| failed("made", &folder, error))?;
+        let open = |name: &String| OutputFile::open(&*self.disk, &self.folder, name, context);
+        let files = context.entities.iter().map(open).collect::<Result<_>>()?;
         if context.outbox {
-            self.disk.sync_folder(&self.folder).map_err(failed)?;
+            self.disk.sync_folder(&self.folder).map_err(|error| failed("synced", &folder, error))?;
         }
         Ok(FileWriter {
+            disk: Arc::clone(&self.disk),
             files,
             outbox: context.outbox,
             chunks: vec![],
@@ -89,70 +69,6 @@ impl FileSink {
             published: None,
             block: vec![],
         })
-    }
-}
-
-struct OutputFile {
-    path: PathBuf,
-    file: Box<dyn DiskFile>,
-    /// The length of what is published.
-    published: u64,
-    /// There is nothing behind `published`.
-    clean: bool,
-}
-
-impl OutputFile {
-    /// Appends lines by way of a block, so that what a range takes beside its documents does not grow with it. Returns how many
-    /// bytes they are.
-    fn append(&mut self, lines: &[Bytes], block: &mut Vec<u8>) -> io::Result<u64> {
-        let mut written = 0;
-        let mut flush = |block: &mut Vec<u8>, file: &mut Box<dyn DiskFile>| {
-            written += block.len() as u64;
-            let appended = file.append(block);
-            block.clear();
-            appended
-        };
-        for line in lines {
-            if !block.is_empty() && block.len() + line.len() >= BLOCK {
-                flush(block, &mut self.file)?;
-            }
-            block.extend_from_slice(line);
-            block.push(b'\n');
-        }
-        flush(block, &mut self.file)?;
-        Ok(written)
-    }
-
-    /// A line without its end was torn by a crash: it was not published, and will be written again.
-    fn cut_torn_line(&mut self, disk: &dyn Disk) -> Result<()> {
-        let mut from = self.published;
-        while from > 0 {
-            from = from.saturating_sub(BLOCK as u64);
-            let tail = disk.read_from(&self.path, from).map_err(|error| self.failed("read", error))?;
-            let whole = memchr::memrchr(b'\n', &tail).map_or(from, |at| from + at as u64 + 1);
-            if whole > from || from == 0 {
-                self.clean = whole == self.published;
-                self.published = whole;
-                return self.clean();
-            }
-        }
-        Ok(())
-    }
-
-    /// Cuts the file back to what is published, if something else may be in it.
-    fn clean(&mut self) -> Result<()> {
-        if !self.clean {
-            let cut = self.file.truncate(self.published);
-            cut.map_err(|error| self.failed(&format!("cut back to {} bytes", self.published), error))?;
-            self.clean = true;
-        }
-        Ok(())
-    }
-
-    fn failed(&self, what: &str, error: io::Error) -> Error {
-        let changed = error.kind() == io::ErrorKind::InvalidData;
-        let failed = Error::new(ErrorKind::Write, format!("file {:?} cannot be {what}", self.path)).with_source(error);
-        if changed { failed } else { failed.retryable() }
     }
 }
 
@@ -172,9 +88,12 @@ struct Publishing {
     upper: Epoch,
     /// The lines for each file, without their line ends.
     lines: Vec<Vec<Bytes>>,
+    /// Where they begin in each file, if an earlier run was to publish them.
+    places: Vec<Place>,
 }
 
 struct FileWriter {
+    disk: Arc<dyn Disk>,
     files: Vec<OutputFile>,
     outbox: bool,
     /// In the order in which their first records came. There are few: one for each open epoch and output.
@@ -190,8 +109,9 @@ struct FileWriter {
 
 impl FileWriter {
     /// The lines to publish: those that were written here, else those that an earlier run prepared.
-    fn gather(&mut self, lower: Epoch, upper: Epoch, left: Option<&[u8]>) -> Result<Publishing> {
+    fn gather(&mut self, lower: Epoch, upper: Epoch, mut left: Option<&[u8]>) -> Result<Publishing> {
         let mut lines = vec![vec![]; self.files.len()];
+        let mut places = vec![];
         if self.prepared.contains(&(lower, upper)) {
             let (mut range, rest): (Vec<_>, Vec<_>) =
                 std::mem::take(&mut self.chunks).into_iter().partition(|chunk| chunk.epoch < upper);
@@ -201,6 +121,9 @@ impl FileWriter {
                 lines[chunk.entity.0].append(&mut chunk.lines);
             }
         } else {
+            if let Some(left) = &mut left {
+                places = take_places(left, self.files.len())?;
+            }
             for (_, entity, record) in outbox::left(left, lower, upper)? {
                 let lines = lines.get_mut(entity.0).ok_or_else(|| {
                     let text = format!("prepared lines name output {}, but there are {}", entity.0, self.files.len());
@@ -209,47 +132,41 @@ impl FileWriter {
                 lines.push(record.value);
             }
         }
-        Ok(Publishing { lower, upper, lines })
+        Ok(Publishing { lower, upper, lines, places })
     }
 
     /// Appends a range to the files: all of it, or an error and nothing of it.
     fn append(&mut self, publishing: &Publishing) -> Result<()> {
-        let parts = || publishing.lines.iter().enumerate().filter(|(_, lines)| !lines.is_empty());
         for file in &mut self.files {
             file.clean()?;
         }
-        let mut result = Ok(());
         let mut lengths = vec![0; self.files.len()];
+        let appended = self.try_append(publishing, &mut lengths);
+        self.block.shrink_to(2 * BLOCK); // a line may have been huge
+        for (file, length) in self.files.iter_mut().zip(lengths) {
+            match appended {
+                Ok(()) => file.done(length),
+                // If this fails too, it is done before the next append.
+                Err(_) => _ = file.clean(),
+            }
+        }
+        appended
+    }
+
+    fn try_append(&mut self, publishing: &Publishing, lengths: &mut [u64]) -> Result<()> {
+        let parts = || publishing.lines.iter().enumerate().filter(|(_, lines)| !lines.is_empty());
         for (index, lines) in parts() {
             let file = &mut self.files[index];
-            file.clean = false;
-            match file.append(lines, &mut self.block) {
-                Ok(length) => lengths[index] = length,
-                Err(error) => {
-                    result = Err(file.failed("appended to", error));
-                    break;
-                }
-            }
-        }
-        self.block.clear();
-        self.block.shrink_to(2 * BLOCK); // a line may have been huge
-        if result.is_ok() && self.outbox {
-            let mut sync = |(index, _)| {
-                let file: &mut OutputFile = &mut self.files[index];
-                file.file.sync().map_err(|error| file.failed("synced", error))
+            let there = match publishing.places.get(index) {
+                Some(place) => file.resume(&*self.disk, *place, lines)?,
+                None => 0,
             };
-            result = parts().try_for_each(&mut sync);
-        }
-        if result.is_err() {
-            for file in &mut self.files {
-                // If this fails too, it is done before the next append.
-                let _ = file.clean();
+            if there < lines.len() {
+                lengths[index] = file.append(&lines[there..], &mut self.block)?;
             }
-            return result;
         }
-        for (file, length) in self.files.iter_mut().zip(lengths) {
-            file.published += length;
-            file.clean = true;
+        if self.outbox {
+            parts().try_for_each(|(index, _)| self.files[index].sync())?;
         }
         Ok(())
     }
@@ -279,14 +196,25 @@ impl Writer for FileWriter {
 
     fn prepare(&mut self, lower: Epoch, upper: Epoch) -> Result<Prepared> {
         let mut prepared = Prepared::default();
+        let first = self.prepared.is_empty();
         self.prepared.push_back((lower, upper));
-        if self.outbox {
-            self.chunks.sort_by_key(|chunk| chunk.epoch);
-            for chunk in self.chunks.iter_mut().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
-                for (line, stored) in chunk.lines.iter().zip(std::mem::take(&mut chunk.stored)) {
-                    let record = OutputRecord { value: line.clone(), stored, ..OutputRecord::default() };
-                    outbox::put(&mut prepared, chunk.epoch, chunk.entity, &record)?;
-                }
+        if !self.outbox {
+            return Ok(prepared);
+        }
+        self.chunks.sort_by_key(|chunk| chunk.epoch);
+        let mut bytes = vec![0; self.files.len()];
+        for chunk in self.chunks.iter().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
+            bytes[chunk.entity.0] += chunk.lines.iter().map(|line| line.len() as u64 + 1).sum::<u64>();
+        }
+        let plan = |(file, bytes): (&mut OutputFile, &u64)| file.plan(*bytes, first);
+        let places: Vec<Place> = self.files.iter_mut().zip(&bytes).map(plan).collect();
+        if bytes.iter().any(|bytes| *bytes > 0) {
+            put_places(&mut prepared, &places);
+        }
+        for chunk in self.chunks.iter_mut().filter(|chunk| (lower..upper).contains(&chunk.epoch)) {
+            for (line, stored) in chunk.lines.iter().zip(std::mem::take(&mut chunk.stored)) {
+                let record = OutputRecord { value: line.clone(), stored, ..OutputRecord::default() };
+                outbox::put(&mut prepared, chunk.epoch, chunk.entity, &record)?;
             }
         }
         Ok(prepared)

@@ -1,7 +1,7 @@
-//! A disk that forgets, tears and fails as its seed says.
+//! For tests: a disk that forgets, tears and fails as its seed says.
 //!
-//! What was not synced may be gone after a crash of the machine, as a whole or from any byte on, or be zeros in the middle; each name
-//! that was made or removed may be as before, whatever became of others. What is in memory alone is seen by all until then, also
+//! What was not synced may be gone after a crash of the machine, as a whole or from any byte on, or be zeros in the middle; what was
+//! cut off may be there again; each name that was made or removed may be as before, whatever became of others. What is in memory alone is seen by all until then, also
 //! after a crash of a process.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::super::disk::{Advice, Disk, DiskFile};
+use super::disk::{Advice, Disk, DiskFile};
 
 /// Numbers that look random and that the seed decides (splitmix64).
 #[derive(Clone, Debug)]
@@ -39,7 +39,16 @@ struct Inode {
     data: Vec<u8>,
     /// So much of it survives.
     synced: usize,
+    /// What it was, and how much of that survived, before something was cut off since the last sync: that may be undone.
+    uncut: Option<(Vec<u8>, usize)>,
     is_open: bool,
+}
+
+impl Inode {
+    fn sync(&mut self) {
+        self.synced = self.data.len();
+        self.uncut = None;
+    }
 }
 
 #[derive(Debug)]
@@ -127,13 +136,16 @@ impl State {
     }
 
     fn create(&mut self, path: &Path, data: Vec<u8>) -> usize {
-        self.inodes.push(Inode { synced: data.len(), data, is_open: false });
+        self.inodes.push(Inode { synced: data.len(), data, ..Inode::default() });
         self.names.insert(key(path), self.inodes.len() - 1);
         self.inodes.len() - 1
     }
 
     fn lose(&mut self) {
         for inode in &mut self.inodes {
+            if let Some((data, synced)) = inode.uncut.take().filter(|_| self.random.one_in(2)) {
+                (inode.data, inode.synced) = (data, synced);
+            }
             let unsynced = inode.data.len() - inode.synced;
             let kept = self.random.below(unsynced as u64 + 1) as usize;
             inode.data.truncate(inode.synced + kept);
@@ -142,7 +154,7 @@ impl State {
                 let to = from + self.random.below((inode.data.len() - from) as u64 + 1) as usize;
                 inode.data[from..to].fill(0);
             }
-            inode.synced = inode.data.len();
+            inode.sync();
         }
         let paths: BTreeSet<_> = self.names.keys().chain(self.synced.keys()).cloned().collect();
         for path in paths {
@@ -210,13 +222,19 @@ impl SimDisk {
         state.names.keys().map(PathBuf::from).filter(|path| path.starts_with(folder)).collect()
     }
 
+    /// What is in a file, if it is there.
+    pub fn contents(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = self.lock();
+        state.inode(path).ok().map(|inode| state.inodes[inode].data.clone())
+    }
+
     /// Changes what is in a file, behind the back of whoever has it open.
     pub fn edit(&self, path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.lock();
         let inode = state.inode(path).unwrap();
         let inode = &mut state.inodes[inode];
         edit(&mut inode.data);
-        inode.synced = inode.data.len();
+        inode.sync();
     }
 }
 
@@ -243,14 +261,26 @@ impl DiskFile for SimFile {
         }
         let failure = state.call();
         if matches!(failure, None | Some((Part::All, _))) && !state.lies {
-            let inode = &mut state.inodes[self.inode];
-            inode.synced = inode.data.len();
+            state.inodes[self.inode].sync();
         }
         failure.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    fn truncate(&mut self, _len: u64) -> io::Result<()> {
-        unreachable!("a store cuts nothing off")
+    fn truncate(&mut self, len: u64) -> io::Result<()> {
+        let mut state = self.disk.lock();
+        if state.life != self.life {
+            return Err(dead());
+        }
+        let failure = state.call();
+        if matches!(failure, None | Some((Part::All, _))) {
+            let (inode, len) = (&mut state.inodes[self.inode], len as usize);
+            if inode.uncut.is_none() {
+                inode.uncut = Some((inode.data.clone(), inode.synced));
+            }
+            inode.data.truncate(len);
+            inode.synced = inode.synced.min(len);
+        }
+        failure.map_or(Ok(()), |(_, error)| Err(error))
     }
 }
 
@@ -305,7 +335,7 @@ impl Disk for SimDisk {
         let failure = state.call();
         if failure.is_none() && !state.lies {
             let inode = state.inode(path)?;
-            state.inodes[inode].synced = state.inodes[inode].data.len();
+            state.inodes[inode].sync();
         }
         failure.map_or(Ok(()), |(_, error)| Err(error))
     }
