@@ -95,6 +95,10 @@ impl Test {
     }
 
     fn open(&self, entities: &[&str], outbox: bool) -> Result<Box<dyn Writer>, Error> {
+        self.open_run(1, entities, outbox)
+    }
+
+    fn open_run(&self, run: u64, entities: &[&str], outbox: bool) -> Result<Box<dyn Writer>, Error> {
         let disk = Arc::new(FaultyDisk(Arc::clone(&self.faults)));
         let folder = self.folder.path().join("out");
         let sink = file::sink_on(disk, folder.to_str().unwrap(), &BrokerOptions::default()).unwrap();
@@ -102,7 +106,7 @@ impl Test {
         sink().unwrap().open(&WriterContext {
             slot: Slot(3),
             output: 0,
-            run: RunNumber(1),
+            run: RunNumber(run),
             entities,
             dead_letter: None,
             outbox,
@@ -190,6 +194,90 @@ fn a_failed_append_is_cut_back_and_repeated() {
         assert_eq!(test.text("delay-w3.jsonl"), "another long line\n", "{faults:?}");
         assert!(test.faults.fail.lock().unwrap().is_empty(), "{faults:?}: not all faults were met");
     }
+}
+
+/// What a crash has left of two prepared ranges, `one`, `two` and `three`, and what is there when they are published again.
+fn recovered(left: &str) -> String {
+    let test = Test::new();
+    let mut writer = test.open(&["sync"], true).unwrap();
+    write(&mut *writer, 1, 0, "before");
+    writer.prepare(1, 2).unwrap();
+    for (epoch, lines) in [(2, &["one", "two"][..]), (3, &["three"][..])] {
+        lines.iter().for_each(|line| write(&mut *writer, epoch, 0, line));
+    }
+    let ranges = [2, 3].map(|epoch| (epoch, writer.prepare(epoch, epoch + 1).unwrap().bytes));
+    writer.publish(1, 2, None).unwrap();
+    drop(writer);
+    std::fs::write(test.folder.path().join("out/sync-w3.jsonl"), left).unwrap();
+    let mut writer = test.open(&["sync"], true).unwrap();
+    for (epoch, bytes) in &ranges {
+        writer.publish(*epoch, epoch + 1, Some(bytes)).unwrap();
+    }
+    write(&mut *writer, 4, 0, "after");
+    writer.prepare(4, 5).unwrap();
+    writer.publish(4, 5, None).unwrap();
+    test.text("sync-w3.jsonl")
+}
+
+#[test]
+fn a_restart_writes_what_a_crash_has_left_out() {
+    let whole = "before\none\ntwo\nthree\nafter\n";
+    for left in [
+        "",
+        "o",
+        "one\n",
+        "one\ntw",
+        "one\ntwo\n",
+        "one\ntwo\nth",
+        "one\ntwo\nthree\n",
+        "\0\0\0\ntwo\n",
+        "one\n\0\0o\n",
+    ] {
+        assert_eq!(recovered(&format!("before\n{left}")), whole, "{left:?}");
+    }
+    // The lines of the second range are zeros in part; those of the first are as they were.
+    assert_eq!(recovered("before\none\ntwo\n\0\0ree\n"), whole);
+}
+
+#[test]
+fn what_somebody_else_has_put_there_stays_and_lines_are_repeated_rather_than_lost() {
+    let all = "one\ntwo\nthree\nafter\n";
+    assert_eq!(recovered(""), all, "the file was moved away");
+    for left in [
+        "bef\n",
+        "before\nmine\n",
+        "before\none\nmine\n",
+        "something that is longer\nthan all of it\n",
+        "before\none\ntwo\nthree\nmine\n",
+    ] {
+        let found = recovered(left);
+        let begins = found.strip_prefix(left).unwrap_or_else(|| panic!("{left:?} became {found:?}"));
+        let lines: Vec<&str> = found.lines().collect();
+        assert!(["one", "two", "three", "after"].iter().all(|line| lines.contains(line)), "{left:?}: {found:?}");
+        assert!(all.ends_with(begins), "{left:?}: {begins:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_held_is_left_alone() {
+    let test = Test::new();
+    let mut old = test.open(&["sync"], true).unwrap();
+    let error = test.open_run(2, &["sync"], false).err().expect("it is refused");
+    assert!(error.to_string().contains("is written by another job"), "{error}");
+    let mut new = test.open_run(2, &["sync"], true).unwrap();
+    write(&mut *old, 1, 0, "from both");
+    let left = old.prepare(1, 2).unwrap().bytes;
+    new.publish(1, 2, Some(&left)).unwrap();
+    assert_eq!((test.text("sync-w3.jsonl").as_str(), test.text("sync-w3-r2.jsonl").as_str()), ("", "from both\n"));
+    write(&mut *new, 2, 0, "from the new one");
+    let left = new.prepare(2, 3).unwrap().bytes;
+    old.publish(1, 2, None).unwrap(); // it woke up
+    assert_eq!(test.text("sync-w3.jsonl"), "from both\n");
+    // The places in one file mean nothing in another.
+    drop((old, new));
+    let mut next = test.open_run(3, &["sync"], true).unwrap();
+    next.publish(2, 3, Some(&left)).unwrap();
+    assert_eq!(test.text("sync-w3.jsonl"), "from both\nfrom the new one\n");
 }
 
 #[test]

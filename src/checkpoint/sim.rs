@@ -1,8 +1,8 @@
 //! For tests: a disk that forgets, tears and fails as its seed says.
 //!
 //! What was not synced may be gone after a crash of the machine, as a whole or from any byte on, or be zeros in the middle; what was
-//! cut off may be there again; each name that was made or removed may be as before, whatever became of others. What is in memory alone is seen by all until then, also
-//! after a crash of a process.
+//! cut off may be there again; each name that was made or removed may be as before, whatever became of others. What is in memory
+//! alone is seen by all until then, also after a crash of a process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

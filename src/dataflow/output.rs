@@ -155,6 +155,9 @@ impl WriterSpec {
                 }
                 Command::Publish(Range { lower, upper }) => {
                     crash::point("publish.begins");
+                    if unpublished.iter().any(|(epoch, _)| *epoch < upper) {
+                        crash::point("publish.records");
+                    }
                     let Some(undelivered) = self.persist(|| writer.publish(lower, upper, None).map(Some))? else {
                         return Ok(());
                     };

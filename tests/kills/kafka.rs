@@ -16,12 +16,12 @@ use crate::kafka::{PATIENCE, Topic, broker, tool};
 
 /// Where a process dies; `None` is at any moment. Early in a run, so that much is left for the next one.
 const POINTS: [Option<&str>; 10] = [
-    Some("publish.begins:2"),
+    Some("publish.records:2"),
     None,
     Some("publish.done:1"),
     Some("checkpoint.durable:2"),
     Some("checkpoint.appended:3"),
-    Some("publish.begins:3"),
+    Some("publish.records:1"),
     Some("start.loaded"),
     None,
     Some("checkpoint.synced:2"),

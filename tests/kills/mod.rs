@@ -33,7 +33,7 @@ use syncline::{Job, Result};
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Where a process can be told to die.
-const POINTS: [&str; 17] = [
+const POINTS: [&str; 18] = [
     "checkpoint.claim_created",
     "checkpoint.claimed",
     "checkpoint.segments_created",
@@ -50,6 +50,7 @@ const POINTS: [&str; 17] = [
     "checkpoint.base_written",
     "checkpoint.replaced",
     "publish.begins",
+    "publish.records",
     "publish.done",
 ];
 
