@@ -15,5 +15,5 @@ echo "benches: $((SECONDS - begin)) s"
 
 begin=$SECONDS
 export SYNCLINE_MODEL_CASES=${1:-100000} PROPTEST_CASES=${1:-100000} SYNCLINE_KILLS=1000
-cargo test --release --features kafka --lib --tests
+cargo test --release --features kafka,s3,azure --lib --tests
 echo "tests with $SYNCLINE_MODEL_CASES cases: $((SECONDS - begin)) s"

@@ -30,11 +30,20 @@ pub(super) struct Sizes {
     pub frame: usize,
     /// Compaction remembers so many negative updates at a time; the others wait for another pass over the indexes.
     pub pass: u64,
+    /// A frame counts as so many bytes at least.
+    pub least: u64,
+}
+
+impl Sizes {
+    /// A log that has so many bytes is followed by a new one.
+    pub fn log(&self, num_slots: usize) -> u64 {
+        (self.segment / num_slots.max(1) as u64).max(START + 1)
+    }
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { segment: 64 << 20, slack: 128 << 20, frame: 4 << 20, pass: 2 << 20 }
+        Sizes { segment: 64 << 20, slack: 128 << 20, frame: 4 << 20, pass: 2 << 20, least: 0 }
     }
 }
 
@@ -68,8 +77,11 @@ impl Compactor {
         let manifest = manifest::own(&self.place, self.claim)?;
         let old: Vec<Segment> =
             manifest.segments.iter().filter(|s| s.end.is_some_and(|end| end.upper <= published)).cloned().collect();
+        // Where small frames count for more than their bytes, a log is as large as it may be when a new one follows.
+        let least = if self.sizes.least > 0 { self.sizes.log(manifest.num_slots) } else { 0 };
         let bytes = |base: bool| -> u64 {
-            old.iter().filter(|s| s.slot.is_none() == base).filter_map(|s| s.end).map(|end| end.bytes).sum()
+            let ends = old.iter().filter(|s| s.slot.is_none() == base).filter_map(|s| s.end);
+            ends.map(|end| if base { end.bytes } else { end.bytes.max(least) }).sum()
         };
         if old.iter().all(|s| s.slot.is_none()) || bytes(false) <= bytes(true) + self.sizes.slack {
             return Ok(false);
