@@ -33,6 +33,7 @@
 //! |---|---|
 //! | `kafka` | [Apache Kafka](https://kafka.apache.org), through librdkafka built from source: needs a C compiler, make, and OpenSSL's headers (`libssl-dev`, `pkg-config`) |
 //! | `kafka-vendored` | the same with OpenSSL built from source, too: needs Perl instead of the headers, and minutes |
+//! | `s3`, `azure` | checkpoints in object stores, see [`checkpoint::open`]; TLS is the system's (on Linux OpenSSL, headers as for `kafka`) |
 //! | `mimalloc` (default) | the allocator of the binary; library users choose their own |
 //! | `conformance` | the suite of promises for adapters |
 //! | `crash-points` | places at which tests let a process die |

@@ -17,8 +17,8 @@ echo "benches: $((SECONDS - begin)) s"
 begin=$SECONDS
 export SYNCLINE_MODEL_CASES=${1:-100000} PROPTEST_CASES=${1:-100000} SYNCLINE_KILLS=1000
 export SYNCLINE_STOPPED=60 SYNCLINE_ZOMBIES=20 SYNCLINE_KAFKA_KILLS=300
-cargo test --release --features kafka --lib --tests
+cargo test --release --features kafka,s3,azure --lib --tests
 if [ -n "${SYNCLINE_KAFKA:-}" ]; then
-  cargo test --release --features kafka --test main -- --ignored kills::kafka --nocapture
+  cargo test --release --features kafka,s3,azure --test main -- --ignored kills::kafka --nocapture
 fi
 echo "tests with $SYNCLINE_MODEL_CASES cases: $((SECONDS - begin)) s"

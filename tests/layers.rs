@@ -50,11 +50,16 @@ const IMPORTS: [(&str, &str); 29] = [
 const ABOVE_ALL: &str = "cli";
 
 /// Crate, and where it may be named. The command line hands timely its arguments in one place.
-const CRATES: [(&str, &[&str]); 4] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("timely", &["cluster/", "dataflow/", "sync/", "job.rs", "lib.rs", "cli/run.rs"]),
     ("differential_dataflow", &["dataflow/", "sync/", "checkpoint/compact", "job.rs", "lib.rs"]),
     ("rdkafka", &["broker/kafka/"]),
     ("regex_automata", &["broker/kafka/"]),
+    ("object_store", &["checkpoint/object/"]),
+    ("tokio", &["checkpoint/object/"]),
+    ("futures_util", &["checkpoint/object/"]),
+    ("sha2", &["checkpoint/object/"]),
+    ("hmac", &["checkpoint/object/"]),
 ];
 
 const MAX_LINES: usize = 500;

@@ -38,5 +38,7 @@ mod layers;
 mod licences;
 mod memory_broker;
 mod model;
+#[cfg(feature = "object-store")]
+mod object_store;
 mod state;
 mod traps_sync;

@@ -33,11 +33,20 @@ pub(super) struct Sizes {
     pub frame: usize,
     /// Compaction remembers so many negative updates at a time; the others wait for another pass over the indexes.
     pub pass: u64,
+    /// A frame counts as so many bytes at least.
+    pub least: u64,
+}
+
+impl Sizes {
+    /// A log that has so many bytes is followed by a new one.
+    pub fn log(&self, num_slots: usize) -> u64 {
+        (self.segment / num_slots.max(1) as u64).max(START + 1)
+    }
 }
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { segment: 32 << 20, slack: 64 << 20, frame: 4 << 20, pass: 2 << 20 }
+        Sizes { segment: 32 << 20, slack: 64 << 20, frame: 4 << 20, pass: 2 << 20, least: 0 }
     }
 }
 
@@ -82,8 +91,10 @@ impl Compactor {
         let durable = |s: &&Segment| s.end.is_some_and(|end| end.upper <= published);
         let (bases, logs): (Vec<_>, Vec<_>) =
             manifest.segments.iter().filter(durable).cloned().partition(|s| s.slot.is_none());
-        let bytes = |segments: &[Segment]| segments.iter().map(size).sum::<u64>();
-        if logs.is_empty() || bytes(&logs) <= bytes(&bases) / 2 + self.sizes.slack {
+        // Where small frames count for more than their bytes, a log is as large as it may be when a new one follows.
+        let least = if self.sizes.least > 0 { self.sizes.log(manifest.num_slots) } else { 0 };
+        let written: u64 = logs.iter().map(|log| size(log).max(least)).sum();
+        if logs.is_empty() || written <= bases.iter().map(size).sum::<u64>() / 2 + self.sizes.slack {
             return Ok(false);
         }
         let old = [logs, self.worn(bases)].concat();

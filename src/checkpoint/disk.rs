@@ -37,7 +37,7 @@ pub const PAGE: usize = 4 << 10;
 pub trait Disk: Send + Sync {
     /// Opens a file to append to it, and makes it if it is not there. Returns its length too.
     ///
-    /// Nobody else may have it open in this way: [`io::ErrorKind::WouldBlock`].
+    /// Nobody else may have it open in this way, where the disk can see that: [`io::ErrorKind::WouldBlock`].
     fn open_append(&self, path: &Path, advice: Advice) -> io::Result<(Box<dyn DiskFile>, u64)>;
     /// Makes a file with these contents, durable, unless there is one: then [`io::ErrorKind::AlreadyExists`]. Nobody ever sees a
     /// part of it, not even after a crash. Its name is durable after [`sync_folder`](Self::sync_folder).

@@ -10,7 +10,7 @@ use crossbeam_channel::{Sender, bounded};
 
 use super::compact::{Compactor, Shared, Sizes};
 use super::disk::{Advice, DRAFT, Disk, DiskFile};
-use super::log::{self, Appender, START};
+use super::log::{self, Appender};
 use super::manifest::{self, End, Manifest, Segment, fenced, hex};
 use super::place::Place;
 use super::recover::{self, Cut};
@@ -54,6 +54,8 @@ struct Log {
     open: Option<Appender>,
     /// The end of what is durable in the segment, if there is anything.
     end: Option<End>,
+    /// How many frames were appended to the segment.
+    frames: u64,
     /// The end of the last range.
     upper: Epoch,
 }
@@ -95,6 +97,14 @@ impl FolderStore {
         self
     }
 
+    /// Counts each frame as so many bytes at least, where it is decided when a new segment begins and when to compact. The default is
+    /// 0; where every append is a file of its own, it is their number that costs.
+    #[must_use]
+    pub fn with_least_frame_bytes(mut self, bytes: u64) -> Self {
+        self.sizes.least = bytes;
+        self
+    }
+
     /// How many workers a run of this job has had at most, this run included once it has begun; 0 for a new folder. Each was a
     /// writer slot, which may have left something open at a broker.
     ///
@@ -115,6 +125,14 @@ impl FolderStore {
     pub(super) fn roll(&mut self) -> Result<()> {
         let (place, slot) = (self.place.clone(), self.slot);
         self.open_log()?.roll(&place, slot)
+    }
+
+    /// Gives the reason of an error, if that is another run: a newer one clears away what this one works with.
+    fn or_fenced<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            let check = self.claim.map_or(Ok(()), |claim| claim::check(&self.place, claim));
+            check.err().filter(|check| check.kind() == ErrorKind::Fenced).unwrap_or(error)
+        })
     }
 
     fn claimed(&self) -> Result<Claim> {
@@ -218,14 +236,14 @@ impl FolderStore {
             let segment = manifest.segments.iter().find(own).cloned().ok_or_else(|| out_of_order("begin or join"))?;
             claim::check(&self.place, claim)?;
             let open = Some(Appender::open(&self.place, &segment)?);
-            self.log = Some(Log { claim, job, segment, open, end: None, upper: cut.upper });
+            self.log = Some(Log { claim, job, segment, open, end: None, frames: 0, upper: cut.upper });
         }
         self.log.as_mut().ok_or_else(|| out_of_order("begin or join"))
     }
 
     fn try_append(&mut self, frame: &Frame) -> Result<()> {
         let (place, slot, shared) = (self.place.clone(), self.slot, Arc::clone(&self.shared));
-        let most = (self.sizes.segment / self.begun()?.0.num_slots.max(1) as u64).max(START + 1);
+        let (most, least) = (self.sizes.log(self.begun()?.0.num_slots), self.sizes.least);
         let log = self.open_log()?;
         if frame.lower < log.upper || frame.upper < frame.lower {
             let text = format!(
@@ -234,7 +252,7 @@ impl FolderStore {
             );
             return Err(Error::new(ErrorKind::Store, text));
         }
-        match log.write(&place, most, slot, frame) {
+        match log.write(&place, (most, least), slot, frame) {
             Ok(bytes) => {
                 log.end = Some(End { bytes, upper: frame.upper });
                 log.upper = frame.upper;
@@ -262,12 +280,14 @@ fn out_of_order(before: &str) -> Error {
 }
 
 impl Log {
-    /// Appends and syncs, in a new segment if there are so many bytes in this one; nothing counts yet.
-    fn write(&mut self, place: &Place, most: u64, slot: Slot, frame: &Frame) -> Result<u64> {
-        if self.open.as_ref().is_none_or(|open| open.position() >= most) {
+    /// Appends and syncs, in a new segment if there are so many bytes in this one, each frame of at least so many; nothing counts yet.
+    fn write(&mut self, place: &Place, (most, least): (u64, u64), slot: Slot, frame: &Frame) -> Result<u64> {
+        let is_full = |open: &Appender| open.position().max(self.frames * least) >= most;
+        if self.open.as_ref().is_none_or(is_full) {
             self.roll(place, slot)?;
         }
         let Some(open) = &mut self.open else { return Err(out_of_order("its log was open")) };
+        self.frames += 1;
         open.append(frame, slot)?;
         crash::point("checkpoint.appended");
         open.sync()?;
@@ -299,7 +319,7 @@ impl Log {
         crash::point("checkpoint.rolled");
         let empty = self.end.is_none();
         let old = std::mem::replace(&mut self.segment, next);
-        self.end = None;
+        (self.end, self.frames) = (None, 0);
         if empty {
             place.remove(&place.segments().join(old.name()));
         }
@@ -326,7 +346,7 @@ impl Store for FolderStore {
             identity::check(&self.place.folder, &last.identity, begin)?;
         }
         let open = self.create_segments(claim, begin)?;
-        let manifest = self.write_begin(claim, begin, &open)?;
+        let manifest = self.or_fenced(self.write_begin(claim, begin, &open))?;
         crash::point("checkpoint.begun");
         self.tidy(claim, &manifest)?;
         self.set_begun(manifest, claim);
@@ -360,20 +380,19 @@ impl Store for FolderStore {
     }
 
     fn load(&mut self) -> Result<Restored> {
-        recover::restored(&self.place, &self.begun()?.1, self.job()?)
+        let restored = recover::restored(&self.place, &self.begun()?.1, self.job()?);
+        self.or_fenced(restored)
     }
 
     fn items(&mut self, share: Share, item: &mut dyn FnMut(&str, i64, Bytes) -> Result<()>) -> Result<()> {
         let (segments, job) = (&self.begun()?.1.segments, self.job()?);
-        recover::items(&self.place, segments, job, &mut |id| share.has(id), item)
+        let items = recover::items(&self.place, segments, job, &mut |id| share.has(id), item);
+        self.or_fenced(items)
     }
 
     fn append(&mut self, frame: &Frame) -> Result<()> {
-        self.try_append(frame).map_err(|error| {
-            // A newer run clears away what this one works with: then that is the reason.
-            let check = self.claim.map_or(Ok(()), |claim| claim::check(&self.place, claim));
-            check.err().filter(|check| check.kind() == ErrorKind::Fenced).unwrap_or(error)
-        })
+        let appended = self.try_append(frame);
+        self.or_fenced(appended)
     }
 
     fn compact(&mut self) -> Result<()> {

@@ -43,8 +43,8 @@
 //! A frame counts as durable only if after its append the claim still names this run: an older run that wakes up is
 //! [`Fenced`](crate::ErrorKind::Fenced), and what it had appended after the cut does not exist.
 //!
-//! [`FolderStore`] keeps all of it in a folder; [`inspect`](inspect()) and [`verify`](verify()) read one that belongs to
-//! somebody else, whose job may be running.
+//! [`FolderStore`] keeps all of it in a folder, and [`open`](open()) finds where that is: on the machine or in an object store.
+//! [`inspect`](inspect()) and [`verify`](verify()) read one that belongs to somebody else, whose job may be running.
 
 mod claim;
 mod compact;
@@ -53,8 +53,11 @@ mod folder;
 mod frame;
 mod identity;
 mod inspect;
+mod location;
 mod log;
 mod manifest;
+#[cfg(feature = "object-store")]
+mod object;
 mod outbox;
 mod place;
 mod recover;
@@ -80,6 +83,7 @@ pub use crate::item::{CollectionId, ItemId, ItemRef};
 pub use disk::{Advice, Disk, DiskFile, LocalDisk};
 pub use folder::FolderStore;
 pub use inspect::{HolderInfo, Inspection, SegmentInfo, inspect};
+pub use location::{Location, open};
 pub use still::inspect_beside;
 pub use verify::{Verified, VerifyStep, verify};
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::disk::{Advice, Disk, DiskFile, LocalDisk};
 use super::inspect::{self, Inspection};
+use super::location::Location;
 use super::manifest;
 use super::place::Place;
 use crate::error::{Error, ErrorKind, Result};
@@ -22,7 +23,7 @@ const TRIES: usize = 5;
 /// The file system of the machine, to read from only, and each file as it was when it was first read: what is appended later is not
 /// there, and what is removed later still is.
 #[derive(Debug, Default)]
-struct StillDisk {
+pub(super) struct StillDisk {
     files: Mutex<HashMap<PathBuf, (Arc<File>, u64)>>,
 }
 
@@ -75,23 +76,28 @@ impl Disk for StillDisk {
     }
 }
 
-/// Looks at a folder that a job may be writing to, as [`inspect`](super::inspect()) does. What was seen stays as it was, however long
-/// it is read: appends and compactions that come later change nothing of it. Holds every file of it open.
+/// Looks at a store that a job may be writing to, as [`inspect`](super::inspect()) does. What was seen stays as it was, however long
+/// it is read: appends that come later change nothing of it; nor do compactions in a folder, of which every file is held open. An
+/// object store cannot hold what is removed: there a file that a compaction has removed is missing, and a second look finds another.
 ///
 /// # Errors
 ///
 /// Those of [`inspect`](super::inspect()).
-pub fn inspect_beside(folder: PathBuf) -> Result<Inspection> {
-    settled(&folder, &mut |place| inspect::inspect(place.folder, place.disk), &Result::is_ok)?
+pub fn inspect_beside(location: &Location) -> Result<Inspection> {
+    settled(location, &mut |place| inspect::inspect(place.folder, place.disk), &Result::is_ok)?
 }
 
 /// Calls `look` with the folder as it is, all files of its newest manifest held; again where what it saw was not `fine` and the
 /// manifest was replaced meanwhile.
-pub(super) fn settled<T>(folder: &Path, look: &mut dyn FnMut(Place) -> T, fine: &dyn Fn(&T) -> bool) -> Result<T> {
+pub(super) fn settled<T>(
+    location: &Location,
+    look: &mut dyn FnMut(Place) -> T,
+    fine: &dyn Fn(&T) -> bool,
+) -> Result<T> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let place = Place { disk: Arc::new(StillDisk::default()), folder: folder.to_owned(), advice: Advice::Normal };
+        let place = Place { disk: location.still(), folder: location.folder().to_owned(), advice: Advice::Normal };
         let before = manifest::list(&place)?.pop();
         hold(&place)?;
         let looked = look(place.clone());
@@ -199,10 +205,10 @@ mod tests {
                     begin();
                 }
             };
-            settled(folder.path(), &mut look, &|()| false).unwrap();
+            settled(&folder.path().to_owned().into(), &mut look, &|()| false).unwrap();
             looks
         };
         assert_eq!([looks(0), looks(1), looks(3), looks(99)], [1, 2, 4, TRIES]);
-        assert_eq!(inspect_beside(folder.path().into()).unwrap().run.0, 9 + 1);
+        assert_eq!(inspect_beside(&folder.path().to_owned().into()).unwrap().run.0, 9 + 1);
     }
 }

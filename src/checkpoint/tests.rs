@@ -1,9 +1,9 @@
 //! The store on a simulated disk and on a real one.
 
-mod histories;
+pub(super) mod histories;
 mod model;
 mod named;
-mod together;
+pub(super) mod together;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use super::sim;
 use super::*;
 
 /// Many small segments, so that a few frames are enough to fill them.
-const SMALL: Sizes = Sizes { segment: 200, slack: 0, frame: 100, pass: 20 };
+pub(super) const SMALL: Sizes = Sizes { segment: 200, slack: 0, frame: 100, pass: 20, least: 0 };
 
-fn store(disk: &Arc<dyn Disk>, folder: &Path, slot: usize, sizes: Sizes) -> FolderStore {
+pub(super) fn store(disk: &Arc<dyn Disk>, folder: &Path, slot: usize, sizes: Sizes) -> FolderStore {
     FolderStore::new(folder.to_owned(), Arc::clone(disk), Slot(slot)).with_sizes(sizes)
 }
 
-fn begin(num_slots: usize) -> Begin {
+pub(super) fn begin(num_slots: usize) -> Begin {
     let identity = Identity { job: "job".to_owned(), settings: vec![("key".to_owned(), "id".to_owned())] };
     Begin { identity, num_slots, accept_changes: false }
 }
 
 /// The stores of a new run.
-fn start(
+pub(super) fn start(
     disk: &Arc<dyn Disk>,
     folder: &Path,
     num_slots: usize,
@@ -42,14 +42,14 @@ fn start(
 }
 
 /// A frame that adds an item.
-fn frame(lower: Epoch, upper: Epoch, item: &str) -> Frame {
+pub(super) fn frame(lower: Epoch, upper: Epoch, item: &str) -> Frame {
     let id = ItemId(u128::from(xxhash_rust::xxh3::xxh3_64(item.as_bytes())));
     let updates = vec![ItemUpdate { id, diff: 1, bytes: Bytes::copy_from_slice(item.as_bytes()), rest: None }];
     Frame { lower, upper, changes: vec![Changes { collection: "items".to_owned(), updates }], ..Frame::default() }
 }
 
 /// All items of a store, sorted.
-fn items(store: &mut FolderStore) -> Vec<String> {
+pub(super) fn items(store: &mut FolderStore) -> Vec<String> {
     let mut items = vec![];
     store
         .items(Share { index: 0, peers: 1 }, &mut |_, times, bytes| {

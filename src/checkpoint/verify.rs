@@ -1,10 +1,9 @@
 //! Reading all of a folder and saying everything that is wrong with it.
 
-use std::path::Path;
-
 use bytes::Bytes;
 
 use super::frame::MEND;
+use super::location::Location;
 use super::log::{self, Reader};
 use super::manifest::{self, Manifest, Segment};
 use super::place::Place;
@@ -39,7 +38,7 @@ pub struct VerifyStep {
     pub bytes: u64,
 }
 
-/// Reads a folder, beside its job if it runs: manifests, segments and every frame, their checksums and how they fit together. Calls
+/// Reads a store, beside its job if it runs: manifests, segments and every frame, their checksums and how they fit together. Calls
 /// `item` with each item that was ever added and the name of its collection, to hold its bytes against what they should be; and
 /// `step` after each frame.
 ///
@@ -48,12 +47,12 @@ pub struct VerifyStep {
 /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is no store; that the folder cannot be listed. Everything else
 /// is a problem of the result.
 pub fn verify(
-    folder: &Path,
+    location: &Location,
     item: &mut dyn FnMut(&str, Bytes) -> Result<()>,
     step: &mut dyn FnMut(VerifyStep),
 ) -> Result<Verified> {
     let fine = |looked: &Result<Verified>| looked.as_ref().is_ok_and(|found| found.problems.is_empty());
-    still::settled(folder, &mut |place| look(&place, item, step), &fine)?
+    still::settled(location, &mut |place| look(&place, item, step), &fine)?
 }
 
 fn look(

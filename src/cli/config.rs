@@ -1,11 +1,12 @@
 //! What a valid command line of `syncline sync` says, as plain data.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::brokers::is_kafka;
 use crate::broker::{self, BrokerOptions, CreateTopics};
+use crate::checkpoint::{self, Location};
+use crate::error::Result;
 use crate::reader::{OnBad, Until};
 use crate::source::{Discovery, OnLost, Position};
 use crate::sync::json::Path;
@@ -74,14 +75,16 @@ pub struct SyncConfig {
     pub create_topics: Option<CreateTopics>,
     /// Properties of Kafka's client.
     pub kafka: Vec<Property>,
-    /// Where checkpoints of jobs are kept.
-    pub backend_folder: Option<PathBuf>,
+    /// Where checkpoints of jobs are kept: a folder or a URL.
+    pub backend_folder: Option<String>,
+    /// Properties of the client of its object store.
+    pub store: Vec<Property>,
     /// Take them from a run that lives.
     pub take_over: bool,
     /// Go on although settings are not those of the checkpoint.
     pub accept_changes: bool,
-    /// The least time from checkpoint to checkpoint.
-    pub checkpoint_every: Duration,
+    /// The least time from checkpoint to checkpoint; `None` for what suits the place where they are kept.
+    pub checkpoint_every: Option<Duration>,
     /// The workers of the job.
     pub workers: Workers,
     /// How long the processes of the job may take to meet.
@@ -111,10 +114,9 @@ impl SyncConfig {
     /// What the adapter of this broker is told; properties of Kafka's client, and what is done about lost positions, are for
     /// Kafka only.
     pub fn broker_options(&self, broker: &str) -> BrokerOptions {
-        let properties = self.kafka.iter().filter(|_| is_kafka(broker));
         BrokerOptions {
             group: self.group.clone(),
-            properties: properties.map(|property| (property.name.clone(), property.value.clone())).collect(),
+            properties: if is_kafka(broker) { properties(&self.kafka) } else { vec![] },
             discovery: self.discovery,
             on_lost_offset: if is_kafka(broker) { self.on_lost_offset } else { OnLost::Fail },
             create_topics: self.create_topics,
@@ -123,14 +125,24 @@ impl SyncConfig {
         }
     }
 
-    /// The folder of this job's checkpoints, called as FASTEN's job calls it.
-    pub fn job_folder(&self) -> Option<PathBuf> {
+    /// Where this job's checkpoints are, called as FASTEN's job calls it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`checkpoint::open`].
+    pub fn job_location(&self) -> Result<Option<Location>> {
+        let Some(folder) = &self.backend_folder else { return Ok(None) };
+        let store = properties(&self.store);
+        Ok(Some(checkpoint::open(folder, &store)?.join(&self.job_folder())))
+    }
+
+    fn job_folder(&self) -> String {
         let plain = |text: &str| -> String {
             let kept = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
             text.chars().map(kept).collect()
         };
         let topics: Vec<String> = self.inputs.iter().map(|input| plain(&input.topic)).collect();
-        Some(self.backend_folder.as_ref()?.join(format!("{}_sync", topics.join("_"))))
+        format!("{}_sync", topics.join("_"))
     }
 
     /// What the state of the job depends on, by name.
@@ -194,6 +206,11 @@ pub struct Property {
     pub value: String,
 }
 
+/// Names and values, as clients want them.
+pub(super) fn properties(properties: &[Property]) -> Vec<(String, String)> {
+    properties.iter().map(|property| (property.name.clone(), property.value.clone())).collect()
+}
+
 impl fmt::Debug for Property {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}=(hidden)", self.name)
@@ -249,4 +266,24 @@ pub enum ClockMode {
         /// A split that is silent for so long holds the clock no more.
         idle_after: Duration,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "azure")]
+    #[test]
+    fn checkpoints_may_be_in_an_object_store() {
+        use super::Duration;
+        use crate::cli::tests::{folder, problem, with};
+
+        let account = "--store azure_storage_account_name=a --store azure_storage_account_key=a2V5";
+        let config = with(&format!("--backendFolder abfs://c/x {account}"));
+        assert_eq!(folder(&config), "abfs://c/x/one_two_sync");
+        let every = config.job_location().unwrap().unwrap().checkpoint_every();
+        assert_eq!((config.checkpoint_every, every), (None, Duration::from_secs(1)));
+        assert!(!format!("{config:?}").contains("a2V5"));
+        let wrong = format!("--backendFolder abfs://c/x {account} --store azure_storage_endpont=a");
+        problem(&wrong, &["--backendFolder", "did you mean azure_storage_endpoint?"]);
+        problem("--backendFolder abfs://c/x --store a=${NOBODY}", &["--store a", "NOBODY"]);
+    }
 }

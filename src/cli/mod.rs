@@ -109,7 +109,7 @@ pub fn parse(args: &[String], outside: &Outside<'_>) -> Result<Command, Vec<Prob
         "sync" if asks("--version") => Ok(Command::Print(version())),
         "sync" => sync::config(rest, outside).map(|config| Command::Sync(Box::new(config))),
         "state" if asks("--help") => Ok(Command::Print(state::HELP.to_owned())),
-        "state" => state::parse(rest).map(Command::State),
+        "state" => state::parse(rest, outside).map(Command::State),
         "datasets" => Ok(Command::Datasets(rest.to_vec())),
         option if option.starts_with('-') => {
             let what = format!("\"{option}\" stands before the command");

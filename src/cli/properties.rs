@@ -1,26 +1,32 @@
-//! `--kafka PROPERTY=VALUE`, with secrets from the environment or from files.
+//! `--kafka PROPERTY=VALUE` and `--store PROPERTY=VALUE`, with secrets from the environment or from files.
 
 use super::args::Problem;
 use super::config::Property;
-use super::sync::Reader;
 
-/// Reads every `--kafka`. Problems never show a value.
-pub(super) fn read(reader: &mut Reader<'_>, env: &dyn Fn(&str) -> Option<String>) -> Vec<Property> {
+/// Reads every option of this name. Problems never show a value.
+pub(super) fn read<'a>(
+    option: &str,
+    given: impl Iterator<Item = &'a str>,
+    env: &dyn Fn(&str) -> Option<String>,
+    problems: &mut Vec<Problem>,
+) -> Vec<Property> {
     let mut properties: Vec<Property> = Vec::new();
-    for text in reader.given.all("kafka") {
+    for text in given {
         let Some((name, value)) = text.split_once('=').filter(|(name, _)| !name.trim().is_empty()) else {
-            reader.problems.push(Problem::new("a --kafka without name or value", "write --kafka PROPERTY=VALUE"));
+            let (what, fix) =
+                (format!("a --{option} without name or value"), format!("write --{option} PROPERTY=VALUE"));
+            problems.push(Problem::new(what, fix));
             continue;
         };
         let name = name.trim();
         if properties.iter().any(|property| property.name == name) {
-            let what = format!("--kafka {name} is given twice");
-            reader.problems.push(Problem::new(what, "keep one"));
+            let what = format!("--{option} {name} is given twice");
+            problems.push(Problem::new(what, "keep one"));
             continue;
         }
         match resolve(value, env) {
             Ok(value) => properties.push(Property { name: name.to_owned(), value }),
-            Err(fix) => reader.problems.push(Problem::new(format!("--kafka {name}"), fix)),
+            Err(fix) => problems.push(Problem::new(format!("--{option} {name}"), fix)),
         }
     }
     properties

@@ -13,7 +13,6 @@ use super::config::{ClockMode, SyncConfig};
 use super::progress::{Conservation, Status};
 use super::{supervise, units};
 use crate::broker;
-use crate::checkpoint::{FolderStore, LocalDisk, Store};
 use crate::control::Control;
 use crate::dataflow::Input;
 use crate::epoch::{Clock, SystemClock};
@@ -68,13 +67,12 @@ pub fn run(config: SyncConfig, out: &mut dyn Write) -> Result<()> {
     if let Some(records) = config.max_records {
         job = job.max_records(records);
     }
-    match config.job_folder() {
-        Some(folder) => {
-            tracing::info!(folder = %folder.display(), "checkpoints are kept");
-            let store =
-                move |slot| Box::new(FolderStore::new(folder.clone(), Arc::new(LocalDisk), slot)) as Box<dyn Store>;
-            job = job.store(Arc::new(store)).take_over(config.take_over).accept_changes(config.accept_changes);
-            job = job.checkpoint_every(config.checkpoint_every);
+    match config.job_location()? {
+        Some(location) => {
+            let every = config.checkpoint_every.unwrap_or(location.checkpoint_every());
+            tracing::info!(folder = %location.folder().display(), ?every, "checkpoints are kept");
+            job = job.store(location.new_store()).take_over(config.take_over).accept_changes(config.accept_changes);
+            job = job.checkpoint_every(every);
         }
         None => tracing::info!(
             "no --backendFolder: nothing is kept, a restart reads again from the committed offsets and may repeat output"

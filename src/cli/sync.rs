@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::args::{Given, Problem};
-use super::config::{ClockMode, Input, SyncConfig};
+use super::config::{self, ClockMode, Input, Property, SyncConfig};
 use super::table::{FLAGS, Group, closest};
 use super::{Outside, brokers, properties, units, workers};
 use crate::broker::{self, CreateTopics};
+use crate::checkpoint;
 use crate::cluster;
 use crate::dataflow::DEFAULT_REMEMBER_IDS;
 use crate::reader::{OnBad, Until};
@@ -109,7 +110,7 @@ impl Reader<'_> {
         });
         let (on_null, on_bad_record) = self.policies(dead_letter_topic.is_some());
         let group = self.group(&inputs);
-        let backend_folder = self.state();
+        let (backend_folder, store) = self.state(outside);
         let at_end = self.choice("at_end", &[("delay", AtEnd::Delay), ("keep", AtEnd::Keep)]);
         let mut warnings = vec![];
         if at_end == AtEnd::Keep && backend_folder.is_none() {
@@ -126,7 +127,7 @@ impl Reader<'_> {
         }
         let (start, until) = (self.start(&inputs), self.until());
         self.times_of_files(&inputs, timestamp_field.is_some(), clock, &start, until);
-        let kafka = properties::read(self, outside.env);
+        let kafka = properties::read("kafka", self.given.all("kafka"), outside.env, &mut self.problems);
         let kafka_used =
             inputs.iter().map(|input| &input.broker).chain([&output_broker]).any(|url| brokers::is_kafka(url));
         if !kafka.is_empty() && !kafka_used {
@@ -165,9 +166,10 @@ impl Reader<'_> {
             create_topics,
             kafka,
             backend_folder,
+            store,
             take_over: self.given.get("take_over").is_some(),
             accept_changes: self.given.get("accept_changes").is_some(),
-            checkpoint_every: self.duration("checkpoint_every").unwrap_or_default(),
+            checkpoint_every: self.duration("checkpoint_every"),
             workers,
             connect_timeout: self.duration("connect_timeout").unwrap_or(cluster::CONNECT_TIMEOUT),
             peer_timeout: self.peer_timeout(),
@@ -455,11 +457,18 @@ impl Reader<'_> {
     }
 
     /// FASTEN's options for durable state: accepted, so that its command lines run, and never in silence.
-    fn state(&mut self) -> Option<std::path::PathBuf> {
+    fn state(&mut self, outside: &Outside<'_>) -> (Option<String>, Vec<Property>) {
         let folder = self.text("backendFolder");
         let production = self.given.get("production").is_some();
-        let folder = folder.map(Into::into).or_else(|| production.then(|| FASTEN_FOLDER.into()));
-        for flag in ["take_over", "accept_changes", "checkpoint_every"] {
+        let folder = folder.or_else(|| production.then(|| FASTEN_FOLDER.to_owned()));
+        let wrong = self.problems.len();
+        let store = properties::read("store", self.given.all("store"), outside.env, &mut self.problems);
+        if let Some(folder) = folder.as_ref().filter(|_| self.problems.len() == wrong)
+            && let Err(error) = checkpoint::open(folder, &config::properties(&store))
+        {
+            self.problem("--backendFolder", error.report().replace('\n', "; "));
+        }
+        for flag in ["take_over", "accept_changes", "checkpoint_every", "store"] {
             if folder.is_none() && self.given.get(flag).is_some() {
                 self.problem(
                     format!("--{flag} without a folder of checkpoints"),
@@ -467,7 +476,7 @@ impl Reader<'_> {
                 );
             }
         }
-        folder
+        (folder, store)
     }
 }
 

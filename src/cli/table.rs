@@ -139,9 +139,10 @@ pub const FLAGS: &[Flag] = &[
     flag(Positions, "group", "NAME", "fasten.ONE.TWO.sync", "the name to commit offsets under"),
     flag(Positions, "max_records", "NUMBER", "-1 (all)", "end after so many records"),
 
-    flag(State, "backendFolder", "DIR", "/mnt/fasten/flink with --production, else none", "keep checkpoints in the folder TOPIC-ONE_TOPIC-TWO_sync below it, which all processes share: a restart goes on from the last one, with any number of workers"),
-    flag(State, "checkpoint_every", "DURATION", "as fast as the disk and the outputs allow", "the least time from checkpoint to checkpoint: outputs come later by it, and less is written"),
-    flag(State, "take_over", "", "", "take the folder from a run that lives, or seems to; that one ends"),
+    flag(State, "backendFolder", "DIR", "/mnt/fasten/flink with --production, else none", "keep checkpoints in the folder TOPIC-ONE_TOPIC-TWO_sync below it, which all processes share: a restart goes on from the last one, with any number of workers; or in an object store: s3://BUCKET/PATH, abfs://CONTAINER/PATH"),
+    flag(State, "checkpoint_every", "DURATION", "as fast as the disk and the outputs allow; 1s in object stores", "the least time from checkpoint to checkpoint: outputs come later by it, and less is written"),
+    flag(State, "take_over", "", "", "take the folder from a run that lives, or seems to; that one ends. In an object store the latest run always does"),
+    flag(State, "store", "PROPERTY=VALUE", "", "a property of the client of the object store, such as aws_region or azure_storage_account_name, beside those that the environment has (AWS_REGION, AZURE_STORAGE_ACCOUNT_NAME); ${VARIABLE} in a value comes from the environment, @FILE from a file").repeats(),
     flag(State, "accept_changes", "", "", "go on from a checkpoint that was made with other keys, topics, windows or policies"),
 
     flag(Brokers, "remember_ids", "DURATION", "10m", "how long ids of messages are remembered after a broker of queues has taken their acknowledgements, to drop what it delivers again; downtime does not count"),

@@ -111,6 +111,11 @@ fn the_reference_commands_parse() {
     assert_eq!(config.group, "fasten.fasten.metadata.out.fasten.callgraph.out.sync");
 }
 
+/// Where the checkpoints of a job are.
+pub(super) fn folder(config: &SyncConfig) -> String {
+    config.job_location().unwrap().unwrap().folder().display().to_string()
+}
+
 #[test]
 fn every_option_of_fasten_is_there_unchanged() {
     let config = with(
@@ -119,9 +124,9 @@ fn every_option_of_fasten_is_there_unchanged() {
     assert_eq!(config.joined_topic, "p.sync.out");
     assert_eq!(config.delay_topic, None, "no delays are wanted");
     assert_eq!((config.workers.threads, config.max_records), (3, None));
-    assert_eq!(config.job_folder(), Some("dir/one_two_sync".into()));
+    assert_eq!(folder(&config), "dir/one_two_sync");
     let config = with("--production --max_records=5");
-    assert_eq!(config.job_folder(), Some("/mnt/fasten/flink/one_two_sync".into()));
+    assert_eq!(folder(&config), "/mnt/fasten/flink/one_two_sync");
     assert_eq!(config.max_records, Some(5));
 }
 
@@ -357,6 +362,10 @@ fn options_that_would_mean_nothing_are_refused() {
     problem("--output_brokers file:x --delay_topic sync --enable_delay true", &["both \"fasten.sync.out\""]);
     problem("--topic_prefix=x --dead_letter_topic sync", &["both \"x.sync.out\""]);
     problem("--kafka secret", &["PROPERTY=VALUE"]);
+    problem("--backendFolder a --store secret", &["a --store without name or value"]);
+    problem("--store a=b", &["--store without a folder of checkpoints"]);
+    problem("--backendFolder a --store b=c", &["store \"a\" is a folder, which has no properties: remove \"b\""]);
+    problem("--backendFolder gs://a/b", &["--backendFolder", "unknown scheme \"gs\""]);
     problem("--kafka a=${NOBODY}", &["NOBODY"]);
     problem("--kafka a=1 --kafka a=2", &["--kafka a is given twice"]);
     let line = BASE.replace("h:9092", "file:DIR");

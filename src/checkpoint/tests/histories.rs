@@ -16,7 +16,7 @@ use super::sim::{Random, SimDisk};
 use super::{SMALL, start};
 use crate::error::ErrorKind;
 
-fn cases(default: u64) -> u64 {
+pub(in crate::checkpoint) fn cases(default: u64) -> u64 {
     std::env::var("SYNCLINE_MODEL_CASES").map_or(default, |cases| cases.parse().expect("a number of cases"))
 }
 
@@ -33,9 +33,35 @@ struct Zombie {
     ranges: Vec<Range>,
 }
 
+/// What a history happens to.
+pub(in crate::checkpoint) trait World {
+    /// The disk as a new process sees it.
+    fn disk(&self) -> Arc<dyn Disk>;
+    /// From here on one in `fault` calls fails (0: none), and after `crash_after` calls everything does until the next restart.
+    fn plan(&self, fault: u64, crash_after: Option<u64>);
+    fn has_crashed(&self) -> bool;
+    /// All processes are gone; the machine perhaps too.
+    fn restart(&self, machine: bool);
+}
+
+impl World for SimDisk {
+    fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(self.clone())
+    }
+    fn plan(&self, fault: u64, crash_after: Option<u64>) {
+        self.plan(fault, crash_after);
+    }
+    fn has_crashed(&self) -> bool {
+        self.has_crashed()
+    }
+    fn restart(&self, machine: bool) {
+        self.restart(machine);
+    }
+}
+
 struct History {
     random: Random,
-    sim: SimDisk,
+    sim: Arc<dyn World>,
     disk: Arc<dyn Disk>,
     folder: PathBuf,
     sizes: Sizes,
@@ -54,7 +80,7 @@ struct History {
 
 /// What the histories have met, so that the test can see that it tests something.
 #[derive(Debug, Default)]
-struct Stats {
+pub(in crate::checkpoint) struct Stats {
     ranges: u64,
     compactions: u64,
     lost: u64,
@@ -64,13 +90,11 @@ struct Stats {
 }
 
 impl History {
-    fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let sim = SimDisk::new(random.next());
+    fn new(mut random: Random, sim: Arc<dyn World>) -> Self {
         let segment = [80, 200, 2_000][random.below(3) as usize];
         let sizes = Sizes { segment, slack: [0, 300][random.below(2) as usize], ..SMALL };
         let fault = [0, 0, 60, 15][random.below(4) as usize];
-        let (disk, folder) = (Arc::new(sim.clone()), PathBuf::from("/store"));
+        let (disk, folder) = (sim.disk(), PathBuf::from(super::named::FOLDER));
         let (kept, ranges, stats) = (vec![], vec![], Stats::default());
         History { random, sim, disk, folder, sizes, fault, kept, ranges, upper: 0, run: 0, zombie: None, stats }
     }
@@ -106,6 +130,7 @@ impl History {
                 self.schedule(150);
             }
             let workers = 1 + self.random.below(4) as usize;
+            self.disk = self.sim.disk();
             match self.try_start(workers) {
                 Ok(stores) => return stores,
                 Err(error) => self.expect_fault(&error),
@@ -253,7 +278,14 @@ impl History {
 }
 
 fn run(seed: u64) -> Stats {
-    let mut history = History::new(seed);
+    let mut random = Random(seed);
+    let sim = Arc::new(SimDisk::new(random.next()));
+    run_in(random, sim)
+}
+
+/// Runs a history.
+pub(in crate::checkpoint) fn run_in(random: Random, sim: Arc<dyn World>) -> Stats {
+    let mut history = History::new(random, sim);
     for _ in 0..1 + history.random.below(5) {
         let stores = history.start(false);
         history.run(stores);
@@ -272,11 +304,15 @@ fn run(seed: u64) -> Stats {
 
 #[test]
 fn every_start_finds_a_state_that_was_whole() {
+    many(cases(10_000), &run);
+}
+
+/// Runs histories of seeds below a number.
+pub(in crate::checkpoint) fn many(cases: u64, run: &(dyn Fn(u64) -> Stats + Sync)) {
     if let Ok(seed) = std::env::var("SYNCLINE_MODEL_SEED") {
         run(seed.parse().expect("a seed"));
         return;
     }
-    let cases = cases(10_000);
     let next = AtomicU64::new(0);
     let total = Mutex::new([0; 6]);
     std::thread::scope(|scope| {
@@ -287,7 +323,7 @@ fn every_start_finds_a_state_that_was_whole() {
                     if seed >= cases {
                         return;
                     }
-                    let Ok(stats) = std::panic::catch_unwind(|| run(seed)) else {
+                    let Ok(stats) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed))) else {
                         panic!("history {seed} failed: SYNCLINE_MODEL_SEED={seed} runs it alone")
                     };
                     let Stats { ranges, compactions, lost, crashes, retried, fenced } = stats;
@@ -307,10 +343,12 @@ fn every_start_finds_a_state_that_was_whole() {
 fn a_disk_that_lies_is_noticed() {
     for seed in 0..200 {
         let ran = std::panic::catch_unwind(|| {
-            let mut history = History::new(seed);
+            let mut random = Random(seed);
+            let sim = Arc::new(SimDisk::new(random.next()));
+            let mut history = History::new(random, Arc::clone(&sim) as Arc<dyn World>);
             history.fault = 0;
             let stores = history.start(true);
-            history.sim.lie();
+            sim.lie();
             history.run(stores);
             history.zombie = None;
             history.sim.restart(true);

@@ -17,7 +17,7 @@ fn local() -> Arc<dyn Disk> {
     Arc::new(LocalDisk)
 }
 
-const FOLDER: &str = "/store";
+pub(super) const FOLDER: &str = "/store";
 const SEGMENT: &str = "/store/segments/0000000001-00000-000000";
 
 /// A store of one worker on a simulated disk, with frames `a`, `b` and `c`, of a run that has ended.

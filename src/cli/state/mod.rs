@@ -5,13 +5,13 @@ mod list;
 mod names;
 mod verify;
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
 
 use super::args::Problem;
+use super::config::{self, Property};
 use super::table::closest;
-use crate::checkpoint::inspect_beside;
+use super::{Outside, properties};
+use crate::checkpoint::{self, Location, inspect_beside};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The help of `syncline state`.
@@ -24,7 +24,9 @@ Usage: syncline state ls FOLDER
        syncline state show FOLDER --key KEY
        syncline state export FOLDER [--collection NAME]
 
-FOLDER is the folder of a job, or the --backendFolder above it if that holds only one job.
+FOLDER is the folder of a job, or the --backendFolder above it if that holds only one job; or the
+URL of one in an object store, to whose client --store PROPERTY=VALUE says what the environment
+does not
 
   ls      the job, its settings, who holds it, how far it has come, its files and collections
   verify  reads everything and says what is damaged: the file, the byte, and what to do
@@ -41,8 +43,10 @@ Exit codes: 0 done, 1 damaged or not found, 2 wrong command line
 pub struct StateCommand {
     /// What is done.
     pub action: Action,
-    /// The folder of a job, or the one above it.
-    pub folder: PathBuf,
+    /// The folder of a job, or the one above it; or a URL.
+    pub folder: String,
+    /// Properties of the client of its object store.
+    pub store: Vec<Property>,
 }
 
 /// What can be done with a folder of checkpoints.
@@ -73,7 +77,7 @@ const ACTIONS: [(&str, Option<(&str, &str)>); 4] =
 /// # Errors
 ///
 /// Every problem, each with its fix; of the options, the first.
-pub fn parse(args: &[String]) -> Result<StateCommand, Vec<Problem>> {
+pub fn parse(args: &[String], outside: &Outside<'_>) -> Result<StateCommand, Vec<Problem>> {
     let names = || ACTIONS.map(|(name, _)| name);
     let Some((action, rest)) = args.split_first() else {
         let fix = format!("write one of {} and a folder: syncline state ls FOLDER", names().join(", "));
@@ -90,20 +94,23 @@ pub fn parse(args: &[String]) -> Result<StateCommand, Vec<Problem>> {
     if let Some((name, value)) = option {
         options.optopt("", name, "", value);
     }
+    options.optmulti("", "store", "", "PROPERTY=VALUE");
     let given = options.parse(rest).map_err(|fail| vec![problem(fail, action, option)])?;
     let mut problems = vec![];
+    let store = given.opt_strs("store");
+    let store = properties::read("store", store.iter().map(String::as_str), outside.env, &mut problems);
     let value = option.and_then(|(name, _)| given.opt_str(name));
     let folder = match given.free.as_slice() {
-        [folder] => PathBuf::from(folder),
+        [folder] => folder.clone(),
         [] => {
             let fix = format!("syncline state {action} FOLDER, the folder of a job or the --backendFolder above it");
             problems.push(Problem::new("no folder is given", fix));
-            PathBuf::new()
+            String::new()
         }
         [_, more @ ..] => {
             let what = format!("unexpected argument \"{}\"", more.join(" "));
             problems.push(Problem::new(what, "one folder at a time; put a name with spaces into quotes"));
-            PathBuf::new()
+            String::new()
         }
     };
     let action = match (action, value) {
@@ -117,19 +124,20 @@ pub fn parse(args: &[String]) -> Result<StateCommand, Vec<Problem>> {
         ("export", collection) => Action::Export { collection },
         _ => Action::Ls,
     };
-    if problems.is_empty() { Ok(StateCommand { action, folder }) } else { Err(problems) }
+    if problems.is_empty() { Ok(StateCommand { action, folder, store }) } else { Err(problems) }
 }
 
 fn problem(fail: getopts::Fail, action: &str, option: Option<(&str, &str)>) -> Problem {
     use getopts::Fail::{ArgumentMissing, OptionDuplicated, OptionMissing, UnexpectedArgument, UnrecognizedOption};
+    let store = "--store PROPERTY=VALUE";
     let usage = match option {
-        Some((name, value)) => format!("state {action} has --{name} {value}"),
-        None => format!("state {action} has no options"),
+        Some((name, value)) => format!("state {action} has --{name} {value} and {store}"),
+        None => format!("state {action} has {store}"),
     };
     match fail {
         UnrecognizedOption(name) => {
             let dashes = if name.chars().count() == 1 { "-" } else { "--" };
-            let fix = match closest(&name, option.map(|(name, _)| name)) {
+            let fix = match closest(&name, option.map(|(name, _)| name).into_iter().chain(["store"])) {
                 Some(name) => format!("did you mean --{name}?"),
                 None => usage,
             };
@@ -148,13 +156,13 @@ fn problem(fail: getopts::Fail, action: &str, option: Option<(&str, &str)>) -> P
 /// [`ErrorKind::NotFound`] if there is no store or no such key, [`ErrorKind::Config`] if the folder holds several jobs,
 /// [`ErrorKind::Store`] for what is damaged, [`ErrorKind::Write`] if `out` fails for another reason than that nobody reads it.
 pub fn run(command: &StateCommand, out: &mut dyn Write) -> Result<()> {
-    let folder = job_folder(&command.folder)?;
+    let location = job_location(checkpoint::open(&command.folder, &config::properties(&command.store))?)?;
     let mut out = BufWriter::new(out);
     let done = match &command.action {
-        Action::Ls => list::ls(inspect_beside(folder)?, &mut out),
-        Action::Verify => verify::verify(&folder, &mut out),
-        Action::Show { key } => keys::show(&inspect_beside(folder)?, key, &mut out),
-        Action::Export { collection } => keys::export(&inspect_beside(folder)?, collection.as_deref(), &mut out),
+        Action::Ls => list::ls(inspect_beside(&location)?, &mut out),
+        Action::Verify => verify::verify(&location, &mut out),
+        Action::Show { key } => keys::show(&inspect_beside(&location)?, key, &mut out),
+        Action::Export { collection } => keys::export(&inspect_beside(&location)?, collection.as_deref(), &mut out),
     };
     let flushed = out.flush().map_err(unwritten);
     match done.and(flushed) {
@@ -173,20 +181,18 @@ fn is_closed(error: &Error) -> bool {
     error.kind() == ErrorKind::Write && source.is_some_and(|source| source.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The folder of a job: this one, or the only one in it.
-fn job_folder(folder: &Path) -> Result<PathBuf> {
-    let is_job = |folder: &Path| folder.join("manifests").is_dir();
-    if is_job(folder) {
-        return Ok(folder.to_owned());
+/// Where a job is: here, or in the only one in it.
+fn job_location(location: Location) -> Result<Location> {
+    if location.holds_store()? {
+        return Ok(location);
     }
-    let entries = fs::read_dir(folder).map_err(|error| {
-        let text =
-            format!("folder {folder:?} cannot be looked at: give the --backendFolder of a job, or a folder in it");
-        Error::new(ErrorKind::NotFound, text).with_source(error)
-    })?;
-    let mut jobs: Vec<PathBuf> =
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_job(path)).collect();
-    jobs.sort();
+    let mut jobs = vec![];
+    for below in location.folders()? {
+        if below.holds_store()? {
+            jobs.push(below);
+        }
+    }
+    let folder = location.folder();
     match jobs.as_slice() {
         [job] => Ok(job.clone()),
         [] => {
@@ -196,7 +202,7 @@ fn job_folder(folder: &Path) -> Result<PathBuf> {
             Err(Error::new(ErrorKind::NotFound, text))
         }
         jobs => {
-            let names: Vec<String> = jobs.iter().map(|job| format!("  {}", job.display())).collect();
+            let names: Vec<String> = jobs.iter().map(|job| format!("  {}", job.folder().display())).collect();
             let text = format!("folder {folder:?} holds {} jobs: name one of\n{}", jobs.len(), names.join("\n"));
             Err(Error::new(ErrorKind::Config, text))
         }
@@ -205,16 +211,20 @@ fn job_folder(folder: &Path) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     fn read(line: &str) -> Result<StateCommand, String> {
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        parse(&args).map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        parse(&args, &Outside::new())
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     }
 
     #[test]
     fn every_command_is_read() {
-        let command = |action| Ok(StateCommand { action, folder: "dir".into() });
+        let command = |action| Ok(StateCommand { action, folder: "dir".into(), store: vec![] });
         assert_eq!(read("ls dir"), command(Action::Ls));
         assert_eq!(read("verify dir"), command(Action::Verify));
         assert_eq!(read("show dir --key -1:a"), command(Action::Show { key: "-1:a".into() }));
@@ -233,12 +243,14 @@ mod tests {
             ("what dir", "there is no command \"state what\": write one of ls, verify, show, export"),
             ("ls", "no folder is given: syncline state ls FOLDER, the folder of a job or the --backendFolder above it"),
             ("ls a b", "unexpected argument \"b\": one folder at a time; put a name with spaces into quotes"),
-            ("ls a --key b", "unknown option --key: state ls has no options"),
+            ("ls a --store b", "a --store without name or value: write --store PROPERTY=VALUE"),
+            ("ls a --stroe b=c", "unknown option --stroe: did you mean --store?"),
+            ("ls a --key b", "unknown option --key: state ls has --store PROPERTY=VALUE"),
             ("show a", "--key is missing: --key KEY, as it is printed: group:artifact:1.0"),
             ("show a --keys b", "unknown option --keys: did you mean --key?"),
-            ("show a --key", "--key has no value: state show has --key KEY"),
+            ("show a --key", "--key has no value: state show has --key KEY and --store PROPERTY=VALUE"),
             ("show a --key b --key c", "--key is given twice: keep one"),
-            ("export a -x", "unknown option -x: state export has --collection NAME"),
+            ("export a -x", "unknown option -x: state export has --collection NAME and --store PROPERTY=VALUE"),
         ] {
             assert_eq!(read(line).unwrap_err(), problem, "{line}");
         }
@@ -248,17 +260,18 @@ mod tests {
     fn a_folder_above_one_job_stands_for_it() {
         let folder = tempfile::tempdir().unwrap();
         let above = folder.path();
-        assert_eq!(job_folder(&above.join("none")).unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(job_folder(above).unwrap_err().kind(), ErrorKind::NotFound);
+        let at = |folder: &Path| job_location(folder.to_owned().into()).map(|job| job.folder().to_owned());
+        assert_eq!(at(&above.join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(at(above).unwrap_err().kind(), ErrorKind::NotFound);
         let job = |name: &str| {
             fs::create_dir_all(above.join(name).join("manifests")).unwrap();
             above.join(name)
         };
         let one = job("one_sync");
-        assert_eq!(job_folder(above).unwrap(), one);
-        assert_eq!(job_folder(&one).unwrap(), one);
+        assert_eq!(at(above).unwrap(), one);
+        assert_eq!(at(&one).unwrap(), one);
         let two = job("two_sync");
-        let error = job_folder(above).unwrap_err();
+        let error = at(above).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
         let listed = format!("name one of\n  {}\n  {}", one.display(), two.display());
         assert!(error.to_string().ends_with(&listed), "{error}");

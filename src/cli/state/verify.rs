@@ -1,13 +1,12 @@
 //! `syncline state verify`.
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
 
 use bytes::Bytes;
 
 use super::keys::decode;
 use super::unwritten;
-use crate::checkpoint::{self, VerifyStep};
+use crate::checkpoint::{self, Location, VerifyStep};
 use crate::cli::progress::{CLEAR, Grouped};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::KEYS;
@@ -16,13 +15,13 @@ use crate::sync::KEYS;
 const EVERY_BYTES: u64 = 16 << 20;
 
 /// Reads and checks everything.
-pub(super) fn verify(folder: &Path, out: &mut dyn Write) -> Result<()> {
+pub(super) fn verify(location: &Location, out: &mut dyn Write) -> Result<()> {
     let mut progress = std::io::stderr().is_terminal().then(Progress::default);
     let mut item = |collection: &str, bytes: Bytes| match collection {
         KEYS => decode(bytes).map(drop),
         _ => Ok(()),
     };
-    let verified = checkpoint::verify(folder, &mut item, &mut |step| {
+    let verified = checkpoint::verify(location, &mut item, &mut |step| {
         if let Some(progress) = &mut progress {
             progress.show(step);
         }
@@ -48,7 +47,7 @@ pub(super) fn verify(folder: &Path, out: &mut dyn Write) -> Result<()> {
         0 => Ok(()),
         number => {
             let problems = if number == 1 { "problem" } else { "problems" };
-            Err(Error::new(ErrorKind::Store, format!("{number} {problems} in folder {folder:?}")))
+            Err(Error::new(ErrorKind::Store, format!("{number} {problems} in folder {:?}", location.folder())))
         }
     }
 }
