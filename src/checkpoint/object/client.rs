@@ -1,6 +1,5 @@
 //! From a URL and properties to the client of an object store.
 
-use std::error::Error as _;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use object_store::path::Path as Key;
 use object_store::{ObjectStore, RetryConfig};
 
 use super::crypto::Hashes;
-use super::{ObjectDisk, Sizes};
+use super::{ObjectDisk, Sizes, report};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The disk of a URL, which has no slash at its end. Connects to nothing.
@@ -64,20 +63,6 @@ fn retries() -> RetryConfig {
 
 fn config(url: &str, what: String) -> Error {
     Error::new(ErrorKind::Config, format!("store {url:?}: {what}"))
-}
-
-/// An error with its causes, each said once.
-fn report(error: &object_store::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Reads properties; all that are wrong are named, and none is shown with its value.

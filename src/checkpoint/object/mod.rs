@@ -283,7 +283,7 @@ async fn create(store: &dyn ObjectStore, key: &Key, contents: &Bytes) -> io::Res
         let exists = matches!(error, Error::AlreadyExists { .. });
         match read_whole(store, key).await {
             Ok(found) if found == *contents => return Ok(()),
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, error)),
+            Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, report(&error))),
             Err(Error::NotFound { .. }) if exists => {}
             Err(unread) if exists => return Err(failed(unread)),
             Err(_) => return Err(failed(error)),
@@ -311,13 +311,31 @@ async fn try_condition(store: &dyn ObjectStore, key: &Key, contents: &Bytes) -> 
 
 /// An error in the words of disks, by which it is decided whether it may pass.
 fn failed(error: Error) -> io::Error {
+    let text = report(&error);
+    // For lists the client does not say what kind of error it is, other than in words. A bucket that is not there is no empty folder.
+    let refused = |status: &str| text.contains(&format!("status code: {status} "));
     let kind = match &error {
         Error::NotFound { .. } => io::ErrorKind::NotFound,
         Error::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => io::ErrorKind::Unsupported,
         Error::InvalidPath { .. } | Error::UnknownConfigurationKey { .. } => io::ErrorKind::InvalidInput,
+        _ if ["401", "403", "404", "405"].into_iter().any(refused) => io::ErrorKind::InvalidInput,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, error)
+    io::Error::new(kind, text)
+}
+
+/// An error with its causes, each said once.
+fn report(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }

@@ -210,6 +210,16 @@ fn a_store_that_keeps_to_no_condition_is_refused_before_anything_counts() {
     assert_eq!(objects(&trouble), ["a/b/claims/0000000001"]);
 }
 
+#[test]
+fn what_a_server_refuses_does_not_pass_and_other_answers_may() {
+    let kind = |answer: &str| {
+        let source = format!("Server returned non-2xx status code: {answer}: text").into();
+        failed(Error::Generic { store: "S3", source }).kind()
+    };
+    assert_eq!(["403 Forbidden", "404 Not Found"].map(kind), [io::ErrorKind::InvalidInput; 2]);
+    assert_eq!(["500 Internal", "429 Too Many", "400 Bad"].map(kind), [io::ErrorKind::Other; 3]);
+}
+
 proptest! {
     /// A file reads as what was appended to it, whoever reads which part of it, with whatever sizes and failures.
     #[test]
