@@ -12,8 +12,7 @@ use bytes::Bytes;
 pub trait DiskFile: Send {
     /// Appends all of these bytes, or fails having appended some of them.
     ///
-    /// [`io::ErrorKind::InvalidData`] if somebody else has changed, replaced or removed the file since the last
-    /// [`sync`](Self::sync).
+    /// [`io::ErrorKind::InvalidData`] if somebody else has changed, replaced or removed the file.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Returns when everything appended is durable.
     fn sync(&mut self) -> io::Result<()>;
@@ -75,8 +74,6 @@ struct LocalFile {
     path: PathBuf,
     /// The length that we have given it.
     len: u64,
-    /// It was looked at since the last sync.
-    checked: bool,
 }
 
 /// Fewer bytes are not worth a way of their own to the device.
@@ -164,10 +161,7 @@ fn draft(path: &Path) -> PathBuf {
 
 impl DiskFile for LocalFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if !self.checked {
-            self.check()?;
-            self.checked = true;
-        }
+        self.check()?;
         let written = self.write(bytes);
         self.len = match written {
             Ok(()) => self.len + bytes.len() as u64,
@@ -176,7 +170,6 @@ impl DiskFile for LocalFile {
         written
     }
     fn sync(&mut self) -> io::Result<()> {
-        self.checked = false;
         self.file.sync_data()
     }
     fn truncate(&mut self, len: u64) -> io::Result<()> {
@@ -195,7 +188,7 @@ impl Disk for LocalDisk {
         let direct =
             direct.flatten().filter(|direct| direct.metadata().is_ok_and(|direct| is_same(&direct, &metadata)));
         let len = metadata.len();
-        Ok((Box::new(LocalFile { file, direct, path: path.to_owned(), len, checked: false }), len))
+        Ok((Box::new(LocalFile { file, direct, path: path.to_owned(), len }), len))
     }
     fn create_new(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
         let draft = draft(path);
