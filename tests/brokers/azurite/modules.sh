@@ -13,6 +13,9 @@ if ! cmp -s "$here/package.json" "$modules/filled.json"; then
   rm -rf "$modules"
   mkdir -p "$modules"
   cp "$here/package.json" "$modules/package.json"
+  # Node knows only the certificates that it came with; the machine's may be others too.
+  [ ! -f /etc/ssl/certs/ca-certificates.crt ] ||
+    export NODE_EXTRA_CA_CERTS=${NODE_EXTRA_CA_CERTS:-/etc/ssl/certs/ca-certificates.crt}
   npm install --prefix "$modules" --no-fund --no-audit --no-package-lock --ignore-scripts >"$modules/npm.out" 2>&1 ||
     { cat "$modules/npm.out" >&2; exit 1; }
   cp "$here/package.json" "$modules/filled.json"

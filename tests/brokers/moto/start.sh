@@ -16,6 +16,8 @@ packages="moto==5.2.5 flask==3.1.3 flask-cors==6.0.5"
 if [ "$(cat "$python/filled" 2>/dev/null)" != "$packages" ]; then
   rm -rf "$python"
   python3 -m venv "$python" || { echo "python3 cannot make it; this may help: apt-get install python3-venv" >&2; exit 1; }
+  # As Node, pip knows only the certificates that it came with.
+  [ ! -f /etc/ssl/certs/ca-certificates.crt ] || export PIP_CERT=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}
   # shellcheck disable=SC2086 # a list
   "$python/bin/pip" install -q --disable-pip-version-check $packages >&2
   echo "$packages" >"$python/filled"
