@@ -116,7 +116,8 @@ impl Compactor {
 
     /// The bases that are worth writing anew.
     fn worn(&self, bases: Vec<Segment>) -> Vec<Segment> {
-        let known = self.shared.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.shared.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|nonce, _| bases.iter().any(|base| base.nonce == *nonce)); // others were replaced
         let contents = bases.iter().map(|base| known.get(&base.nonce));
         let sum = contents.into_iter().try_fold(Content::default(), |sum, content| {
             content
